@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,7 @@ class Sentence(Wording):
         return re.sub("{(" + "|".join(shown) + ")}", lambda found: shown[found[1]], self.text)
 
     def transform(self, change: Callable[[Any], Any]) -> Sentence:
-        values = {name: hint.value for name, hint in self.hints.items() if _has_value(hint)}
-        return Sentence(change(self.text), **{**self.hints, **change(values)})
+        return Sentence(change(self.text), **{key: _transform(hint, change) for key, hint in self.hints.items()})
 
     def capitalize(self) -> Sentence:
         return Sentence(self.text[:1].upper() + self.text[1:], **self.hints)
@@ -192,6 +191,8 @@ class Advice(Wording):
                 continue
             sentences = [one.sentence for one in possible]
             separator = choice.separator if text else ""
+            if text.endswith("?"):
+                separator = " "
             if possible[0] is not self.suggestions[0] and separator in ("", ". "):
                 sentences[0] = sentences[0].capitalize()
             *others, last = (one.render(name) for one in sentences)
@@ -231,8 +232,8 @@ def see(text: str, /, *tools: ToolHint, **arguments: Any) -> Advice:
 
 def either(*alternatives: Advice | str, conjunction: str = ", or ") -> Advice:
     """Advice of which one part is enough: `either("Choose another name", Advice("give {force}", force=True))`."""
-    suggestions = (one for each in alternatives for one in to_advice(each).suggestions)
-    return Advice.of(Choice(tuple(suggestions), conjunction))
+    first, *others = (one for each in alternatives for one in to_advice(each).suggestions)
+    return Advice.of(Choice((replace(first, sentence=first.sentence.capitalize()), *others), conjunction))
 
 
 def append_advice(advice: Advice | str | None, text: str, /, *tools: ToolHint, **arguments: Any) -> Advice:
@@ -266,8 +267,10 @@ def _hint(name: str, value: Any) -> ArgumentHint | CalledTool:
     return value if isinstance(value, (ArgumentHint, CalledTool)) else ArgumentHint(name, value)
 
 
-def _has_value(hint: ArgumentHint | CalledTool) -> TypeGuard[ArgumentHint]:
-    return isinstance(hint, ArgumentHint) and not isinstance(hint.value, Mention)
+def _transform(hint: ArgumentHint | CalledTool, change: Callable[[Any], Any]) -> ArgumentHint | CalledTool:
+    if isinstance(hint, CalledTool) or isinstance(hint.value, Mention):
+        return hint
+    return replace(hint, value=change({hint.name: hint.value})[hint.name])
 
 
 _PLAIN = (str, int, float, type(None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from quorate.hints import NAMED, Sentence
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.machines import Machine, registered
@@ -45,8 +46,8 @@ async def _root(machine: Machine) -> dict[str, Any]:
     if root.exit_code == 0:
         return {"root": "yes"}
     said = _words(root.stderr) or f"sudo ended with exit code {root.exit_code}"
-    hint = "set sudo_password by reference, or allow sudo without a password"
-    return {"root": "no", "why_not_root": f"{said} ({hint})" if "password" in said else said}
+    hint = " (set {sudo_password} by reference, or allow sudo without a password)" if "password" in said else ""
+    return {"root": "no", "why_not_root": Sentence(f"{said}{hint}", sudo_password=NAMED)}
 
 
 async def _keep(homelab: Homelab, name: str, verdict: str) -> None:

@@ -6,7 +6,7 @@ import datetime
 import re
 from dataclasses import dataclass
 
-from quorate.hints import HOST_FILE, Advice, see
+from quorate.hints import HOST_FILE, NAMED, Advice, see
 from quorate.inside import names
 from quorate.inside.paths import guest_path
 from quorate.inside.posix_script import failure, shell_script
@@ -126,7 +126,7 @@ def _missing(path: str | None) -> NotFound:
         return NotFound(f"There is no log file {path}", next_step=see("See what exists", HOST_FILE(path="/var/log")))
     return NotFound(
         "This machine keeps no journal and no system log that could be read",
-        next_step=Advice("Give path, the file of the log", HOST_FILE(path="/var/log")),
+        next_step=Advice("Give {path}, the file of the log", HOST_FILE(path="/var/log"), path=NAMED),
     )
 
 
@@ -143,7 +143,7 @@ def _within(
     if lines and not known:
         raise BadArgument(
             f"The lines of {source} have no time that is understood, so since and until cannot be used",
-            next_step="Leave them out, and use pattern or lines",
+            next_step=Advice("Leave them out, and use {pattern} or {lines}", pattern=NAMED, lines=NAMED),
         )
     return found
 

@@ -154,7 +154,9 @@ def _prepare_problem(output: Output, path: str) -> Problem:
     if output.exit_code == _LOST_LINK:
         return Conflict(f"{path} is a dangling link", next_step=see("See where it points", GUEST_PATH_STAT(path=path)))
     if "No such file or directory" in error_message(output):
-        return NotFound(f"The folder of {path} does not exist", next_step="Create it with parents=true")
+        return NotFound(
+            f"The folder of {path} does not exist", next_step=Advice("Create it with {parents}", parents=True)
+        )
     return failure(output, f"Writing {path}")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, Advice, see
+from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, NAMED, Advice, either, see
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, SudoRefused, TimedOut, Unreachable
 from quorate.ssh.launcher import NO_SUDO, NOT_STARTED, Launch
@@ -61,7 +61,10 @@ def start_problem(guest: object, code: int | None, words: str) -> Problem:
         return SudoRefused(
             f"sudo does not allow the command in {guest}",
             why=f"It said: {words}",
-            next_step="Set the right sudo_password for the registered host, or allow the login to use sudo",
+            next_step=either(
+                Advice("Set the right {sudo_password} for the registered host", sudo_password=NAMED),
+                "allow the login to use sudo",
+            ),
         )
     return GuestRefused(
         f"The command did not start in {guest}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import GUEST_SERVICE, HOST_SERVICE, see
+from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice, see
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
 from quorate.inside.windows import run_powershell
@@ -60,7 +60,9 @@ async def list_services(transport: Transport) -> list[Service]:
 
 async def act(transport: Transport, service: Service, action: str, *, seconds: float) -> None:
     if action not in _ACT:
-        raise BadArgument(f"Windows services do not support {action}", next_step="Use action=restart")
+        raise BadArgument(
+            f"Windows services do not support {action}", next_step=Advice("Use {action}", action="restart")
+        )
     await run_powershell(
         transport, f"{action.capitalize()} of {service.name}", _ACT[action], seconds=seconds, service=service.name
     )

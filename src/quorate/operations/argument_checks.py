@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from quorate.hints import Advice, ArgumentHint, Sentence, ToolHint
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.registry import CHANGE_ARGUMENTS, find_operation
 from quorate.problems import BadArgument
@@ -18,14 +19,21 @@ def refuse_misplaced(
     """`belongs_to`: for each argument the values of `choice` that it applies to. None means not specified."""
     for name, value in given.items():
         if chosen not in belongs_to[name]:
-            refuse_combination(f"{choice}={chosen}", {name: value}, f"It is for {' and '.join(belongs_to[name])}")
+            refuse_combination(
+                ArgumentHint(choice, chosen), {name: value}, f"It is for {' and '.join(belongs_to[name])}"
+            )
 
 
-def refuse_combination(what: str, given: Mapping[str, object], next_step: str) -> None:
-    """Refuse these arguments together with `what`."""
+def refuse_combination(other: ArgumentHint | str, given: Mapping[str, object], next_step: Advice | str) -> None:
+    """Refuse these arguments together with another, or with what a word describes."""
     for name, value in given.items():
         if value is not None:
-            raise BadArgument(f"{name} cannot be combined with {what}", next_step=next_step)
+            raise BadArgument(
+                Sentence("{name} cannot be combined with {other}", name=ArgumentHint(name), other=other)
+                if isinstance(other, ArgumentHint)
+                else Sentence(f"{{name}} cannot be combined with {other}", name=ArgumentHint(name)),
+                next_step=next_step,
+            )
 
 
 _NOT_NESTED = frozenset(name for name, *_ in CHANGE_ARGUMENTS)
@@ -45,9 +53,13 @@ def convert_arguments(operation: str, given: Mapping[str, Any], where: str) -> d
     given = with_known_names(known, given)
     takes = [name for name in known.arguments.__struct_fields__ if name not in _NOT_NESTED]
     if unknown := next((name for name in given if name not in takes), None):
-        raise BadArgument(f"{where} has no {unknown!r}", next_step=f"It takes what {operation} takes")
+        raise BadArgument(
+            f"{where} has no {unknown!r}", next_step=Advice("It takes what the tool takes", ToolHint(operation))
+        )
     try:
         checked = msgspec.convert(dict(given), known.arguments, strict=False)
     except msgspec.ValidationError as error:
-        raise BadArgument(f"{where} cannot be used: {error}", next_step=f"It takes what {operation} takes") from None
+        raise BadArgument(
+            f"{where} cannot be used: {error}", next_step=Advice("It takes what the tool takes", ToolHint(operation))
+        ) from None
     return {name: msgspec.to_builtins(getattr(checked, name)) for name in given}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import SNAPSHOT_ROLLBACK, Advice, see
+from quorate.hints import SNAPSHOT_ROLLBACK, Advice, Sentence, see
 from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job
 from quorate.inside.kept_jobs import KeptJob, id_of
@@ -59,7 +59,7 @@ class JobTool:
             )
         if handle is None:
             jobs = JOB_TOOLS[self.noun](action="list")
-            raise BadArgument(f"action={action} needs the job", next_step=see("List the jobs", jobs))
+            raise BadArgument(Sentence("{action} needs the job", action=action), next_step=see("List the jobs", jobs))
         found = await self.find(handle)
         return await _poll(self.jobs, found, seconds) if action == "poll" else _stop(self.jobs, found)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.command_secrets import shown_line, without_secrets
-from quorate.hints import GUEST_JOB, HOST_JOB, ToolHint, see
+from quorate.hints import GUEST_JOB, HOST_JOB, NAMED, Advice, ToolHint, see
 from quorate.inside.jobs import JobRecord, JobRegistry
 from quorate.inside.kept_jobs import CannotKeep, KeptJob, new_id
 from quorate.inside.transport import Command, Job, Output, Transport
@@ -224,10 +224,15 @@ def output_facts(output: Output, *, ended: bool = True) -> dict[str, Any]:
     return facts
 
 
+def _cut_remark(shown: int) -> Advice:
+    first = Advice(f"Only its first {size(shown)}")
+    return first.then(Advice("{max_output} shows more", max_output=NAMED), "; ")
+
+
 def _text(name: str, data: bytes, cut: bool) -> dict[str, Any]:
     if not data and not cut:
         return {}
-    more = {f"{name}_cut": f"Only its first {size(len(data))}; max_output shows more"} if cut else {}
+    more: dict[str, Any] = {f"{name}_cut": _cut_remark(len(data))} if cut else {}
     if b"\0" in data:
         return {f"{name}_base64": base64.b64encode(data).decode(), **more}
     text = data.decode("utf-8", "replace")

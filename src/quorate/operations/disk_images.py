@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import IMAGE_UPLOAD, VOLUME_LIST, Advice, see
+from quorate.hints import IMAGE_UPLOAD, OMITTED, VOLUME_LIST, Advice, either, see
 from quorate.operations.units import size
 from quorate.problems import BadArgument, NotFound, ServerFailed
 from quorate.pve.cluster import Cluster
@@ -46,7 +46,9 @@ def disk_format(storage: Resource, given: str | None, slot: str = "") -> str | N
         if formats is not None and given not in formats:
             raise BadArgument(
                 f"Storage {storage.storage} ({storage.plugintype}) keeps disks as {' or '.join(formats)}, not {given}",
-                next_step="Leave format out, or choose a storage that keeps disks as files",
+                next_step=either(
+                    Advice("Leave {format} out", format=OMITTED), "choose a storage that keeps disks as files"
+                ),
             )
         return given
     # PVE 8 takes no format for the state of a TPM, which is raw everywhere.
@@ -77,7 +79,7 @@ async def image_size(pve: Cluster, node: str, volid: str, wanted: int | None = N
         raise BadArgument(
             f"{volid} makes a disk of {size(held)}, more than {size(wanted)}",
             why="A disk cannot shrink",
-            next_step="Ask for a larger size, or leave size out",
+            next_step=either("Ask for a larger size", Advice("leave {size} out", size=OMITTED)),
         )
     return held
 

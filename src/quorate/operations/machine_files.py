@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.command_rules import CommandRules
+from quorate.hints import Advice
 from quorate.homelab.machines import Machine
 from quorate.inside import files, names, posix_files
 from quorate.inside.entries import Entry
@@ -50,7 +51,11 @@ async def read_file(
         "bytes": end - start,
         "content" if as_text else "base64": shown,
         **({"note": part.remark} if as_text and part.remark else {}),
-        **({"next": f"offset={end} continues; {size(max(file.size - end, 1))} are left"} if more else {}),
+        **(
+            {"next": Advice(f"{{offset}} continues; {size(max(file.size - end, 1))} are left", offset=end)}
+            if more
+            else {}
+        ),
     }
 
 
@@ -138,14 +143,15 @@ class _Part:
             self.text, self.is_text = data.decode("utf-8", "replace"), False
 
     @property
-    def remark(self) -> str:
+    def remark(self) -> Advice | None:
         """What the text does not show."""
         if not self.is_text:
-            return "It is not UTF-8 text; encoding=base64 gives every byte"
+            return Advice("It is not UTF-8 text").then(Advice("{encoding} gives every byte", encoding="base64"), "; ")
         unseen = any(char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cf") for char in set(self.text))
-        return (
-            "Carriage returns and other invisible characters are left out; encoding=base64 shows them" if unseen else ""
-        )
+        if not unseen:
+            return None
+        hidden = Advice("Carriage returns and other invisible characters are left out")
+        return hidden.then(Advice("{encoding} shows them", encoding="base64"), "; ")
 
     @property
     def text_bounds(self) -> tuple[int, int]:
@@ -172,7 +178,7 @@ def content_bytes(content: str, encoding: Encoding) -> bytes:
     if len(data) > MOST_WRITTEN:
         raise BadArgument(
             f"The content has {size(len(data))}; the limit is {size(MOST_WRITTEN)}",
-            next_step="Write it in parts with append=true",
+            next_step=Advice("Write it in parts with {append}", append=True),
         )
     return data
 

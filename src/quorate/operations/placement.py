@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorate.hints import CLUSTER_STATUS, STORAGE_LIST, Advice, see
+from quorate.hints import CLUSTER_STATUS, OMITTED, STORAGE_LIST, Advice, either, see
 from quorate.operations.units import size
 from quorate.problems import BadArgument, Conflict, ParameterRejected
 from quorate.pve.cluster import Cluster
@@ -36,7 +36,9 @@ async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
         raise Conflict(
             f"The vmid {wanted} is taken",
             why=f"It is {holder}" if holder else "A guest that is hidden from you has it",
-            next_step=f"Give a free one, such as {await pve.get('/cluster/nextid')}, or leave vmid out",
+            next_step=either(
+                f"Give a free one, such as {await pve.get('/cluster/nextid')}", Advice("leave {vmid} out", vmid=OMITTED)
+            ),
         ) from None
     return wanted
 
@@ -126,9 +128,10 @@ async def oversize_warnings(pve: Cluster, node: str, memory: int) -> list[str]:
     return [f"It would have {size(memory)} of memory, and {node} has only {size(whole)}"]
 
 
-async def pick_bridge(
-    pve: Cluster, node: str, wanted: str | None = None, *, next_step: str = "Name it with bridge="
-) -> str:
+_NAME_BRIDGE = Advice("Name it with {bridge}", bridge="")
+
+
+async def pick_bridge(pve: Cluster, node: str, wanted: str | None = None, *, next_step: Advice = _NAME_BRIDGE) -> str:
     """The requested bridge or vnet if the node has it, else the default one, else the node's first bridge.
 
     `next_step`: how the caller names one that cannot be seen.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quorate.hints import Advice
+from quorate.hints import Advice, Wording
 from quorate.homelab.host import Host
 from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
@@ -164,7 +164,7 @@ class Plan:
     next_step: str | Advice | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the caller should know in addition to the calls, such as chosen defaults; also shown in a dry run."""
-    warnings: tuple[str | Advice, ...] = ()
+    warnings: tuple[str | Wording, ...] = ()
     after: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     """Reads facts for the answer once everything is done."""
     from_answers: Callable[[list[Any]], Mapping[str, Any]] | None = None

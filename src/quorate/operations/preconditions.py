@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quorate.hints import GUEST_POWER, SNAPSHOT_CREATE, TASK_LIST, TASK_WAIT, Advice
+from quorate.hints import GUEST_POWER, SNAPSHOT_CREATE, TASK_LIST, TASK_WAIT, Advice, ArgumentHint, Sentence
 from quorate.operations.units import parse_size
 from quorate.problems import BadArgument, Conflict, NotFound, PermissionMissing
 from quorate.pve import values
@@ -137,4 +137,7 @@ async def replication_jobs(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
 def only_for_vms(guest: Guest, name: str, value: object, instead: str) -> None:
     """An argument that means nothing to a container."""
     if value and not guest.is_vm:
-        raise BadArgument(f"{name} does not apply to containers, and {guest} is one", next_step=instead)
+        raise BadArgument(
+            Sentence(f"{{name}} does not apply to containers, and {guest} is one", name=ArgumentHint(name)),
+            next_step=instead,
+        )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_CREATE, GUEST_CLONE, SNAPSHOT_DELETE, Advice
+from quorate.hints import BACKUP_CREATE, GUEST_CLONE, OMITTED, SNAPSHOT_DELETE, Advice, Sentence, Wording, either
 from quorate.operations.guests.power import power_call, state_of
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.preconditions import (
@@ -119,7 +119,8 @@ async def creation(guest: Guest, name: str, description: str | None, *, ram: boo
     refuse_locked(guest, status)
     if name in (row["name"] for row in existing):
         raise Conflict(
-            f"{guest} already has a snapshot {name!r}", next_step="Choose another name, or leave snapshot out"
+            f"{guest} already has a snapshot {name!r}",
+            next_step=either("Choose another name", Advice("leave {snapshot} out", snapshot=OMITTED)),
         )
     if not able:
         raise await _unable(guest)
@@ -142,7 +143,8 @@ def check_name(kind: str, name: str) -> None:
     rules = f"A name begins with a letter, then has letters, digits, - and _; it has 2 to {LONGEST_NAME} characters"
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         near = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:LONGEST_NAME]
-        hint = f"{near!r} would work" if _NAME.fullmatch(near) else "Choose another, or leave snapshot out"
+        leave_out = Advice("leave {snapshot} out", snapshot=OMITTED)
+        hint = Advice(f"{near!r} would work") if _NAME.fullmatch(near) else either("Choose another", leave_out)
         raise BadArgument(f"{name!r} is not a name for a snapshot", why=rules, next_step=hint)
     if name in _RESERVED[kind]:
         raise BadArgument(f"PVE reserves the name {name!r}", next_step="Choose another name")
@@ -243,12 +245,12 @@ class Loss(Advice):
         return f"{self.what} is kept only in snapshot {snapshot}"
 
 
-def _losses(guest: Guest, state: str, age: str, *, resumes: bool, start: bool) -> list[str | Advice]:
-    found: list[str | Advice] = [Loss(f"What was written in the last {age}")]
+def _losses(guest: Guest, state: str, age: str, *, resumes: bool, start: bool) -> list[str | Wording]:
+    found: list[str | Wording] = [Loss(f"What was written in the last {age}")]
     if resumes:
         found.append("The snapshot holds the memory: the VM continues from that moment")
     elif state != "stopped" and not start:
-        found.append(f"{guest} is {state}; it will be stopped and stay so, unless start=true")
+        found.append(Sentence(f"{guest} is {state}; it will be stopped and stay so, unless {{start}}", start=True))
     return found
 
 

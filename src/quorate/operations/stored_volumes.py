@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import BACKUP_LIST, STORAGE_LIST, VOLUME_LIST, see
+from quorate.hints import BACKUP_LIST, STORAGE_LIST, VOLUME_LIST, Advice, see
 from quorate.operations.units import duration, moment, size
 from quorate.problems import BadArgument, NotFound, Problem
 from quorate.pve.cluster import Cluster
@@ -199,7 +199,11 @@ async def find(pve: Cluster, volid: str, node: str | None = None) -> StoredVolum
         raise NotFound(f"There is no volume {volid!r}", next_step=hint)
     if len(found) > 1:
         nodes = ", ".join(volume.node for volume in found[:NAMES_SHOWN])
-        raise BadArgument(f"Several nodes have a volume {volid}", why=f"It is on {nodes}", next_step="Say which: node=")
+        raise BadArgument(
+            f"Several nodes have a volume {volid}",
+            why=f"It is on {nodes}",
+            next_step=Advice("Say which: {node}", node=""),
+        )
     return found[0]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Approval as Mode
+from quorate.hints import NAMED, Advice, CalledTool, Sentence
 from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Exchange, Question
@@ -121,20 +122,29 @@ class Approver:
         row = await self.approvals.ask(request.as_row(caller, backend.name, identity))
         if row.state is State.PENDING:
             row = await self.approvals.answer(row.id, True, DRY_RUN)
-        return {"plan_token": row.id, "next": "Read the plan; to do exactly this, call again with this plan_token"}
+        return {
+            "plan_token": row.id,
+            "next": Advice("Read the plan; to do exactly this, call again with this {plan_token}", plan_token=NAMED),
+        }
 
     async def _by_token(self, request: Request, token: str | None) -> ApprovalGrant:
         if token is None:
             raise Refused(
-                f"{request.tool} needs the plan token of its dry run",
+                Sentence("{tool} needs the plan token of its dry run", tool=CalledTool(request.tool)),
                 why="The operator chose --approval token: the plan of a destructive call is read before it runs",
-                next_step="Call it with dry_run=true, read the plan, then call again with the plan_token it gives",
+                next_step=Advice(
+                    "Call it with {dry_run}, read the plan, then call again with the {plan_token} it gives",
+                    dry_run=True,
+                    plan_token=NAMED,
+                ),
             )
         used = await self.approvals.use(token, request.caller, request.digest, request.identity)
         if not used:
             raise Refused(
                 f"The plan token is not valid for this call: {used}",
-                next_step="Call again with dry_run=true; the new plan comes with a new token. Nothing was done",
+                next_step=Advice(
+                    "Call again with {dry_run}; the new plan comes with a new token. Nothing was done", dry_run=True
+                ),
             )
         return ApprovalGrant("plan token", token)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quorate.command_secrets import HIDDEN
-from quorate.hints import Advice, ToolHint
+from quorate.hints import NAMED, Advice, ArgumentHint, CalledTool, Sentence, ToolHint
 from quorate.pipeline.redaction import SECRET_KEYS
 from quorate.problems import BadArgument
 from quorate.suggestions import suggest
@@ -79,13 +79,18 @@ def refuse_oversized(tool: str, given: Mapping[str, Any]) -> None:
     """
     refuse_long("The name of the tool", tool, LONGEST_NAME)
     if len(given) > LONGEST_NAME:
-        raise WrongArguments(f"{tool} got {len(given)} arguments", why=f"The limit is {LONGEST_NAME}")
+        raise WrongArguments(
+            Sentence(f"{{tool}} got {len(given)} arguments", tool=CalledTool(tool)), why=f"The limit is {LONGEST_NAME}"
+        )
     whole = 0
     for name, value in given.items():
         refuse_long("The name of an argument", name, LONGEST_NAME)
         whole += _count_characters(name, value)
     if whole > MOST_TEXT:
-        raise WrongArguments(f"The arguments of {tool} have {whole} characters", why=f"The limit is {MOST_TEXT}")
+        raise WrongArguments(
+            Sentence(f"The arguments of {{tool}} have {whole} characters", tool=CalledTool(tool)),
+            why=f"The limit is {MOST_TEXT}",
+        )
 
 
 def refuse_long(what: str, text: str, longest: int = LONGEST_TEXT) -> None:
@@ -166,36 +171,54 @@ def _refuse_unknown(operation: Signature, given: Mapping[str, Any]) -> None:
         if name not in known:
             if why := operation.inapplicable.get(name):
                 raise WrongArguments(
-                    f"`{name}` does not apply to {operation.name}", why=why, next_step=f"Call again without `{name}`"
+                    Sentence(
+                        "`{argument}` does not apply to {tool}",
+                        argument=ArgumentHint(name),
+                        tool=CalledTool(operation.name),
+                    ),
+                    why=why,
+                    next_step=Advice("Call again without `{argument}`", argument=ArgumentHint(name)),
                 )
-            hint = suggest(name, known, "")
-            if not hint and "options" in known:
-                hint = f"If it is an option of PVE: options={json.dumps({name: '…'}, ensure_ascii=False)}."
+            hint = Advice(suggest(name, known, ""))
+            if not str(hint) and "options" in known:
+                given_so = json.dumps({name: "…"}, ensure_ascii=False)
+                hint = Advice("If it is an option of PVE: {options}", options=given_so)
             raise WrongArguments(
-                f"{operation.name} has no argument {name!r}", next_step=f"{hint} {_takes(operation)}".strip()
+                Sentence(f"{{tool}} has no argument {name!r}", tool=CalledTool(operation.name)),
+                next_step=hint.then(_takes(operation)) if str(hint) else _takes(operation),
             )
 
 
-def _takes(operation: Signature) -> str:
-    return f"It takes {', '.join(operation.arguments.__struct_fields__) or 'no arguments'}"
+def _takes(operation: Signature) -> Advice:
+    names = operation.arguments.__struct_fields__
+    listed = ", ".join(f"{{{name}}}" for name in names) or "no arguments"
+    return Advice(f"It takes {listed}", **dict.fromkeys(names, NAMED))
 
 
 def _explain(operation: Signature, given: Mapping[str, Any], error: str) -> WrongArguments:
     missing = re.search(r"missing required field `(?P<name>[^`]+)`", error)
     if missing:
         return WrongArguments(
-            f"{operation.name} needs the argument {missing['name']!r}",
-            next_step=f"{_describe_type(operation, missing['name'])}. {_takes(operation)}",
+            Sentence(
+                "{tool} needs the argument '{missing}'",
+                tool=CalledTool(operation.name),
+                missing=ArgumentHint(missing["name"]),
+            ),
+            next_step=Advice(_describe_type(operation, missing["name"])).then(_takes(operation)),
         )
     where = _WHERE.search(error)
     name = where["name"] if where else ""
     if not name:
-        return WrongArguments(f"The arguments of {operation.name} are invalid", why=error)
+        return WrongArguments(
+            Sentence("The arguments of {tool} are invalid", tool=CalledTool(operation.name)), why=error
+        )
     shown = _show(name, given.get(name))
     return WrongArguments(
-        f"{operation.name} cannot take {name}={shown}"
+        Sentence("{tool} cannot take {argument}", tool=CalledTool(operation.name), argument=ArgumentHint(name, shown))
         if shown
-        else f"{operation.name} cannot take this value of {name}",
+        else Sentence(
+            "{tool} cannot take this value of {argument}", tool=CalledTool(operation.name), argument=ArgumentHint(name)
+        ),
         why=_explain_inner(f"{name}{where['inner']}", error) if where and where["inner"] else None,
         next_step=_elsewhere(operation, given, name) or _describe_type(operation, name, given.get(name)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quorate.config import Access
+from quorate.hints import CalledTool, Sentence
 from quorate.operations import toolsets
 from quorate.operations.registry import EVERY, NEEDED, Operation, Risk
 from quorate.pipeline.caller import Caller, Exposure, ToolsetChoice
@@ -50,14 +51,17 @@ class Gate:
         risk = risk or operation.least_risk
         if not toolsets.includes(self.toolsets, operation):
             return Refused(
-                f"{operation.name} is switched off",
+                Sentence("{tool} is switched off", tool=CalledTool(operation.name)),
                 why=f"Its toolset {operation.toolset!r} is not enabled",
                 next_step="The operator can add it to what is enabled by starting Quorate with "
                 f"--toolsets {toolsets.option_adding(self.toolsets, operation.toolset)}",
             )
         if caller.scope.toolsets is not None and not toolsets.includes(caller.scope.toolsets, operation):
             return Refused(
-                f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
+                Sentence(
+                    f"{{tool}} is outside the scope of {caller.subject or 'this token'}",
+                    tool=CalledTool(operation.name),
+                ),
                 why=f"The token's toolsets are {', '.join(sorted(caller.scope.toolsets))}",
                 next_step=wider_token(f"--toolsets {toolsets.option_adding(caller.scope.toolsets, operation.toolset)}"),
             )
@@ -69,13 +73,16 @@ class Gate:
         needed = self.access_for(risk)
         if not caller.scope.access.allows(needed):
             return Refused(
-                f"{operation.name} is outside the scope of {caller.subject or 'this token'}",
+                Sentence(
+                    f"{{tool}} is outside the scope of {caller.subject or 'this token'}",
+                    tool=CalledTool(operation.name),
+                ),
                 why=f"It can {_effect(risk)}, which needs {needed.value}; the token has {caller.scope.access.value}",
                 next_step=wider_token(f"--access {needed.value}"),
             )
         if not self.access.allows(needed):
             return Refused(
-                f"{operation.name} is refused at access level {self.access.value}",
+                Sentence(f"{{tool}} is refused at access level {self.access.value}", tool=CalledTool(operation.name)),
                 why=f"It can {_effect(risk)}, which needs {needed.value}",
                 next_step=f"Only the operator can change that, {self._setting_for(needed)}",
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from quorate.config.rules import LEVELS, Limits, Rule
+from quorate.hints import CalledTool, Sentence
 from quorate.operations.registry import Operation, Risk
 from quorate.problems import Refused
 from quorate.pve.subjects import Subject
@@ -138,7 +139,7 @@ class Rulebook:
                 before, after = verdict(rule, one), verdict(rule, one.after) if one.after else None
                 if rule.about_targets and (before, after) == ((False, True) if rule.allows else (True, False)):
                     return self._hidden_refusal(operation, one, None) or Refused(
-                        f"{operation.name} is refused by the rule {rule.name!r}",
+                        Sentence(f"{{tool}} is refused by the rule {rule.name!r}", tool=CalledTool(operation.name)),
                         why=f"The rule would then {'allow changes to' if rule.allows else 'no longer protect'} {one}",
                         next_step=_where(rule),
                         facts={"rule": rule.name},
@@ -283,7 +284,7 @@ def _rule_refusal(operation: Operation, rule: Rule, subject: Subject | None = No
     about = "" if subject is None else "something in this cluster: " if subject.secret else f"{subject}: "
     says = f"it says {rule}" if not rule.because else f"{rule.because} ({rule})"
     return Refused(
-        f"{operation.name} is refused by the rule {rule.name!r}",
+        Sentence(f"{{tool}} is refused by the rule {rule.name!r}", tool=CalledTool(operation.name)),
         why=about + says,
         next_step=_where(rule),
         facts={"rule": rule.name},
@@ -295,7 +296,7 @@ def _unseen(operation: Operation, rule: Rule | None, subject: Subject) -> Refuse
     by = f"by the rule {rule.name!r}" if rule else "because no rule allows reading it"
     because = f": {rule.because}" if rule and rule.because else ""
     return Refused(
-        f"{operation.name} is refused {by}",
+        Sentence(f"{{tool}} is refused {by}", tool=CalledTool(operation.name)),
         why=f"It concerns a {subject.kind} that is hidden from you{because}",
         next_step="Only the operator can change that; `quorate policy` shows the rules in effect",
         facts={"rule": rule.name if rule else "nothing else is allowed"},
@@ -315,7 +316,7 @@ def _allow_list_refusal(
     what = f"{level.replace('_', ' ')}" + ("" if subject is None else f" {subject}")
     listed = "; ".join(f"{rule.name!r} ({rule})" for rule in rules[:3])
     return Refused(
-        f"{operation.name} is refused: no rule allows it to {what}",
+        Sentence(f"{{tool}} is refused: no rule allows it to {what}", tool=CalledTool(operation.name)),
         why=f"Rules list everything that is allowed: {listed}",
         next_step="Only the operator can change that, by a [[rules]] entry with allow in the configuration; "
         "`quorate policy` shows the rules in effect",
@@ -396,7 +397,7 @@ class Meter:
         place = f" of {self.where}" if self.where else ""
         kind = LimitReached if passes else Refused
         return kind(
-            f"{operation.name} is refused by the limit {limit}{place}",
+            Sentence(f"{{tool}} is refused by the limit {limit}{place}", tool=CalledTool(operation.name)),
             why=why,
             next_step=next_step,
             facts={"rule": f"limit {limit}{place}"},

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorate.command_secrets import HIDDEN, shown_line
-from quorate.hints import TASK_WAIT, Advice
+from quorate.hints import NAMED, TASK_WAIT, Advice
 from quorate.operations.plan import Action, Call, Plan
 from quorate.pipeline.redaction import secret_parameters
 from quorate.pipeline.step import Step
@@ -51,7 +51,7 @@ def _redact(name: str, value: Any) -> Any:
 
 def dry_run(plan: Plan, lost: Sequence[str] = (), not_now: str = "") -> dict[str, Any]:
     """`lost` lists what would be destroyed, `not_now` what forbids it for the moment, such as quiet hours."""
-    checked = "Parameters and privileges are checked; call again without dry_run to do it"
+    checked = Advice("Parameters and privileges are checked; call again without {dry_run} to do it", dry_run=NAMED)
     return {
         "result": "dry run, nothing was changed",
         "plan": plan.summary,

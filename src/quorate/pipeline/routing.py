@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.hints import GUEST_LIST, see
+from quorate.hints import GUEST_LIST, NAMED, Advice, CalledTool, Sentence, either, see
 from quorate.operations.registry import Operation
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.sites import Site, Sites
@@ -67,8 +67,8 @@ async def route(
         return Route(open_sites[:1], arguments)
     if changes or operation.spans == "one":
         raise BadArgument(
-            f"{operation.name} needs to know on which cluster",
-            next_step=f"Give cluster: {', '.join(site.name for site in open_sites)}",
+            Sentence("{tool} needs to know on which cluster", tool=CalledTool(operation.name)),
+            next_step=Advice(f"Give {{cluster}}: {', '.join(site.name for site in open_sites)}", cluster=NAMED),
         )
     return Route(open_sites, arguments)
 
@@ -129,7 +129,7 @@ def _refuse_unclear(ref: int | str, names: Sequence[str], silent: Mapping[str, P
         raise BadArgument(
             f"Several clusters have a guest {str(ref)!r}",
             why=f"They are {', '.join(f'{name}/{ref}' for name in dict.fromkeys(names))}",
-            next_step="Choose one of these, or give cluster",
+            next_step=either("Choose one of these", Advice("give {cluster}", cluster=NAMED)),
         )
     away = ", ".join(silent)
     if not names:
@@ -160,7 +160,7 @@ async def _by_task(sites: Sequence[Site], task: Upid, arguments: Mapping[str, An
     what = (
         f"Several clusters know the task {task.text}" if chosen else f"No cluster that answers has a task {task.text}"
     )
-    raise BadArgument(what, next_step=f"Give cluster: {names}")
+    raise BadArgument(what, next_step=Advice(f"Give {{cluster}}: {names}", cluster=NAMED))
 
 
 async def _has_node(site: Site, name: str) -> bool:

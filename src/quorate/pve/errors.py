@@ -20,6 +20,7 @@ from quorate.hints import (
     TASK_LIST,
     TASK_WAIT,
     Advice,
+    either,
     see,
 )
 from quorate.problems import (
@@ -238,12 +239,12 @@ _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
     ("already exists", Advice("Choose another name or id")),
     ("already used", Advice("Choose another name")),
     ("without --online", Advice("It has been started since; call again")),
-    ("purge parameter not set", Advice("Give purge=true to remove it from HA and replication as well")),
-    ("there is a replication job", Advice("Remove the job first, or give purge=true")),
+    ("purge parameter not set", Advice("Give {purge} to remove it from HA and replication as well", purge=True)),
+    ("there is a replication job", either("Remove the job first", Advice("give {purge}", purge=True))),
     ("still in use by linked clone", Advice("First delete the guests that were cloned from it")),
     ("contains snapshots", Advice("Delete them first", SNAPSHOT_DELETE)),
     ("snapshot feature is not available", Advice("Its storage cannot take snapshots; make a backup or move its disks")),
-    ("clone feature", Advice("Ask for full=true, or clone a template or a snapshot")),
+    ("clone feature", either(Advice("Ask for {full}", full=True), "clone a template or a snapshot")),
     ("only possible from a snapshot", Advice("Take a snapshot and clone that", SNAPSHOT_CREATE)),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorate.hints import Advice, either
 from quorate.homelab.admin.account import PATHS, AccountState, as_account, as_root, sudo_rule
 from quorate.homelab.machines import Machine
 from quorate.problems import NotConfigured
@@ -81,10 +82,14 @@ def require_means(machine: Machine, found: AccountState, *, user: bool, sudo: bo
         raise NotConfigured(
             f"{machine} has no sudo" if "sudo" not in found.programs else f"{machine} has sudo, but no visudo",
             why="A rule that visudo has not checked could break sudo for everybody, so none is written",
-            next_step="Install the package sudo there, or use sudo=false for an account without root access",
+            next_step=either(
+                "Install the package sudo there", Advice("use {sudo} for an account without root access", sudo=False)
+            ),
         )
     if "includedir" not in found.programs:
         raise NotConfigured(
             f"sudo on {machine} does not read /etc/sudoers.d",
-            next_step="Add the line `@includedir /etc/sudoers.d` there with visudo, or use sudo=false",
+            next_step=either(
+                "Add the line `@includedir /etc/sudoers.d` there with visudo", Advice("use {sudo}", sudo=False)
+            ),
         )

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree
 
+from quorate.hints import Advice, either
 from quorate.homelab.network.probe import Scan, Seen
 from quorate.homelab.network.targets import Address
 from quorate.problems import NotConfigured, Problem, ServerFailed
@@ -22,7 +23,8 @@ async def scan(wanted: Sequence[Address], ports: Sequence[int], *, rate: float, 
     """A connect scan after pings; addresses that are not finished in time do not count as silent."""
     if not is_installed():
         raise NotConfigured(
-            "nmap is not installed where Quorate runs", next_step="Use engine=builtin, or install nmap there"
+            "nmap is not installed where Quorate runs",
+            next_step=either(Advice("Use {engine}", engine="builtin"), "install nmap there"),
         )
     found: dict[Address, Seen] = {}
     unfinished: list[Address] = []
@@ -67,7 +69,7 @@ async def _run(command: list[str], seconds: float) -> str | None:
             await process.wait()
     if process.returncode:
         why = complaint.decode("utf-8", "replace").strip()[:300] or f"It ended with {process.returncode}"
-        raise ServerFailed("nmap failed", why=why, next_step="Use engine=builtin")
+        raise ServerFailed("nmap failed", why=why, next_step=Advice("Use {engine}", engine="builtin"))
     return text.decode("utf-8", "replace")
 
 

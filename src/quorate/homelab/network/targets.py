@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from quorate.hints import NAMED, Advice
 from quorate.problems import BadArgument, Refused
 from quorate.ssh.settings import Network
 
@@ -25,7 +26,9 @@ def addresses(targets: Sequence[str], allowed: Sequence[Network]) -> list[Addres
     """Every address of the targets, once and in order. Raises Refused if one may not be scanned."""
     ranges = [_range(text) for text in targets]
     if not ranges:
-        raise BadArgument("There is nothing to scan", next_step="Give targets such as 192.168.1.0/24")
+        raise BadArgument(
+            "There is nothing to scan", next_step=Advice("Give {targets} such as 192.168.1.0/24", targets=NAMED)
+        )
     whole = sum(int(last) - int(first) + 1 for first, last in ranges)
     if whole > MOST_ADDRESSES:
         raise BadArgument(

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from quorate.hints import Advice
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.settings import ChosenSettings
 from quorate.homelab.services.template import Template, services_of
@@ -96,7 +97,7 @@ def missing(machine: Machine) -> NotConfigured:
     return NotConfigured(
         f"There is no Compose on {machine}",
         why="None of `docker compose`, `docker-compose` and `podman compose` works there",
-        next_step="Use docker=true to install it on Debian or Ubuntu",
+        next_step=Advice("Use {docker} to install it on Debian or Ubuntu", docker=True),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from quorate.documents import Unreadable, read_json
+from quorate.hints import Advice, either
 from quorate.homelab.workloads.docker_shapes import (
     Pulling,
     copied,
@@ -88,7 +89,10 @@ class DockerApi(Engine):
             raise ServerFailed(
                 f"The image {image} could not be pulled",
                 why=pulling.error or "It does not exist after the pull",
-                next_step="Check its name and the host's access to the registry, or use pull=never for a local image",
+                next_step=either(
+                    "Check its name and the host's access to the registry",
+                    Advice("use {pull} for a local image", pull="never"),
+                ),
             )
 
     async def create(self, spec: Spec, report: Report | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from quorate.hints import Advice
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, TaskFailed
 from quorate.pve.clock import Clock, SystemClock
@@ -126,7 +127,7 @@ class Engine(abc.ABC):
             await self.pull(spec.image, _share(report, 0.0, PULL_SHARE))
         old = await self.find(spec.name)
         if old is not None and not replace:
-            raise Conflict(f"{old} already exists", next_step="Use replace=true to replace it")
+            raise Conflict(f"{old} already exists", next_step=Advice("Use {replace} to replace it", replace=True))
         rest = _share(report, PULL_SHARE, 100.0)
         if old is None:
             return await self._bring_up(spec, rest, fill)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from quorate.documents import Unreadable, read_json
+from quorate.hints import NAMED, Advice, either
 from quorate.homelab.machines import Machine
 from quorate.inside.ssh_transport import SshTransport
 from quorate.inside.transport import Command, Output
@@ -145,7 +146,7 @@ class UnixSocket:
         return Unreachable(
             f"{self.path} on {self.machine} cannot be opened",
             why=f"It said: {said}" if said else f"curl ended with exit code {output.exit_code}",
-            next_step="Log in as root, or set sudo_password for the host",
+            next_step=either("Log in as root", Advice("set {sudo_password} for the host", sudo_password=NAMED)),
         )
 
 

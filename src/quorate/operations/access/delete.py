@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Sentence
 from quorate.operations.access.directory import (
     ENTRIES_SHOWN,
     TOKEN_ID,
@@ -43,7 +44,10 @@ async def access_delete(
 ) -> Plan:
     """Delete a user (with its tokens), group, role, API token or pool, and the ACL entries that name it."""
     if remove_members and kind != "pool":
-        raise BadArgument(f"remove_members cannot be combined with kind={kind}", next_step="It is for pools")
+        raise BadArgument(
+            Sentence("{remove_members} cannot be combined with {kind}", remove_members=NAMED, kind=kind),
+            next_step="It is for pools",
+        )
     if kind == "pool":
         return await plan_pool_deletion(pve, name, remove_members=remove_members)
     known = await _existing(pve, kind)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, either
 from quorate.operations.access.acl import checked_path
 from quorate.operations.access.directory import PLAIN_ID, acl, holder, roles
 from quorate.operations.access.permission_needs import NeededCall, calls_of_level, lacking, only_for_root, paths_of
@@ -197,7 +198,10 @@ def _place(path: str) -> dict[str, str]:
     key = {"vms": "vmid", "nodes": "node", "storage": "storage", "pool": "poolid"}.get(kind)
     if key is None or not name:
         raise BadArgument(
-            f"{path} does not narrow an access level", next_step="Give guests, or paths as /vms/100, /nodes/pve1"
+            f"{path} does not narrow an access level",
+            next_step=either(
+                Advice("Give {guests}", guests=NAMED), Advice("{paths} as /vms/100, /nodes/pve1", paths=NAMED)
+            ),
         )
     return {key: name}
 
@@ -257,7 +261,7 @@ def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
         return
     raise BadArgument(
         f"{chosen.name} cannot be tried without {reason}",
-        next_step=f"Ask for level=operate toolsets={chosen.toolset}",
+        next_step=Advice("Ask for {level} {toolsets}", level="operate", toolsets=chosen.toolset),
     )
 
 
@@ -273,7 +277,7 @@ def _decode_arguments(chosen: Operation, arguments: Mapping[str, Any]) -> dict[s
         raise BadArgument(
             f"With these arguments {chosen.name} cannot be planned",
             why=str(error),
-            next_step="Give them as for the tool itself, in arguments",
+            next_step=Advice("Give them as for the tool itself, in {arguments}", arguments=NAMED),
         ) from None
     values = {name: getattr(decoded, name) for name in known if name not in PIPELINE_ARGUMENTS}
     return values | {name: SUPPLIED[kind] for name, kind in chosen.supplied.items()}

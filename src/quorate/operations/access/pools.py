@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import POOL_SET, Advice
+from quorate.hints import POOL_SET, Advice, either
 from quorate.operations.access.directory import acl, holder, unknown
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
@@ -123,7 +123,9 @@ async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -
         raise Conflict(
             f"Pool {pool} is not empty: it has {len(vms)} guests and {len(storages)} storages",
             why=f"Among them {listed}",
-            next_step=Advice("Give remove_members=true, or take them out first", POOL_SET(pool=pool)),
+            next_step=either(
+                Advice("Give {remove_members}", remove_members=True), Advice("take them out first", POOL_SET(pool=pool))
+            ),
         )
     roles = await _roles_on(pve, pool)
 
@@ -178,7 +180,7 @@ async def _joining(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Gues
             raise Conflict(
                 f"{guest} is in pool {guest.row.pool}",
                 why="A guest is in one pool at most",
-                next_step="Give move=true to take it out of there",
+                next_step=Advice("Give {move} to take it out of there", move=True),
             )
     return guests
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Sentence
 from quorate.operations.access import pools
 from quorate.operations.access.directory import acl, expiry, groups, groups_of, holder, roles, tokens_in, users
 from quorate.operations.registry import Risk, Table, operation, page
@@ -35,7 +36,9 @@ async def access_list(
     With name, roles are shown with their privileges and a pool with its members.
     """
     if enabled is not None and kind != "users":
-        raise BadArgument(f"enabled cannot be combined with kind={kind}", next_step="It filters users")
+        raise BadArgument(
+            Sentence("{enabled} cannot be combined with {kind}", enabled=NAMED, kind=kind), next_step="It filters users"
+        )
     if kind == "pools" and name is not None:
         return await pools.members(pve, name, limit=limit, offset=offset)
     columns, rows, identifying = await _LISTS[kind](pve)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import ACCESS_DELETE, ACL_SET, Advice
+from quorate.hints import ACCESS_DELETE, ACL_SET, Advice, either
 from quorate.operations.access.directory import TOKEN_ID, Expire, parse_expiry, tokens_in, unknown, users
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
@@ -44,7 +44,7 @@ async def token_create(
         raise Conflict(
             f"Token {token} already exists",
             why="PVE never shows its secret again",
-            next_step="Give regenerate=true for a new secret, or choose another name",
+            next_step=either(Advice("Give {regenerate} for a new secret", regenerate=True), "choose another name"),
         )
     return _creation(pve, token, path, privsep=privsep, expire=expire, comment=comment)
 

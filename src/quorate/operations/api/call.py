@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import API_SEARCH, Advice, see
+from quorate.hints import API_SEARCH, NAMED, Advice, see
 from quorate.operations.api import paths as api_paths
 from quorate.operations.api.responses import bound_response, cut, hide_secrets
 from quorate.operations.api.risk import effects, refusal, worst
@@ -77,7 +77,9 @@ def _refuse(match: Match, params: Mapping[str, Any]) -> None:
         )
     for name in params:
         if name in match.values:
-            raise BadArgument(f"{name} is already in the path", next_step="Leave it out of params")
+            raise BadArgument(
+                f"{name} is already in the path", next_step=Advice("Leave it out of {params}", params=NAMED)
+            )
     if endpoint.method == "GET" and "download" in params:
         raise Refused("download is never used", why="It returns a file, not data")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from quorate.hints import API_SEARCH, Advice
+from quorate.hints import API_SEARCH, NAMED, Advice
 from quorate.operations.api import paths as api_paths
 from quorate.operations.api.endpoint_help import describe
 from quorate.operations.api.risk import effects_of, refusal
@@ -72,12 +72,18 @@ async def api_search(
     With path, describe one: parameters, privileges, risk, what it returns, the task it starts.
     """
     if (words is None) == (path is None):
-        raise BadArgument("One of words and path is needed", next_step="words finds endpoints, path describes one")
+        raise BadArgument(
+            "One of words and path is needed",
+            next_step=Advice("{words} finds endpoints, {path} describes one", words=NAMED, path=NAMED),
+        )
     facts = await pve.facts()
     if path is not None:
         return _describe_path(facts, path, method, parameter)
     if parameter is not None:
-        raise BadArgument("parameter needs path", next_step="Say which endpoint it belongs to with path= and method=")
+        raise BadArgument(
+            "parameter needs path",
+            next_step=Advice("Say which endpoint it belongs to with {path} and {method}", path="", method=""),
+        )
     return _search(facts, str(words), method, limit=limit, offset=offset)
 
 
@@ -85,7 +91,10 @@ def _search(facts: Facts, words: str, method: str | None, *, limit: int, offset:
     given = _WORD.findall(words.lower())
     wanted = [word for word in given if not _FILLERS.fullmatch(word)] or given
     if not wanted:
-        raise BadArgument("There are no words to search for", next_step="Give words such as snapshot or firewall rule")
+        raise BadArgument(
+            "There are no words to search for",
+            next_step=Advice("Give {words} such as snapshot or firewall rule", words=NAMED),
+        )
     scored = [
         (score, endpoint)
         for endpoint in facts.endpoints()
@@ -94,7 +103,9 @@ def _search(facts: Facts, words: str, method: str | None, *, limit: int, offset:
     scored.sort(key=lambda pair: (-pair[0], len(pair[1].template), pair[1].template, pair[1].method))
     table = page(COLUMNS, (_row(endpoint) for _, endpoint in scored), limit=limit, offset=offset)
     table.facts["next"] = (
-        "path= and method= show the parameters of one" if scored else "Try other words, such as PVE's own"
+        Advice("{path} and {method} show the parameters of one", path="", method="")
+        if scored
+        else "Try other words, such as PVE's own"
     )
     return table
 
@@ -167,9 +178,12 @@ def _describe_path(facts: Facts, path: str, method: str | None, parameter: str |
         return describe(found[0], parameter)
     if parameter is not None:
         methods = ", ".join(endpoint.method for endpoint in found)
-        raise BadArgument(f"{path} has {methods}, each with its own parameters", next_step="Say which with method=")
+        raise BadArgument(
+            f"{path} has {methods}, each with its own parameters",
+            next_step=Advice("Say which with {method}", method=""),
+        )
     table = page(COLUMNS, map(_row, found), limit=len(found), offset=0)
-    table.facts["next"] = "method= shows the parameters of one"
+    table.facts["next"] = Advice("{method} shows the parameters of one", method="")
     return table
 
 

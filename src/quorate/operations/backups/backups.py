@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_LIST, STORAGE_LIST, see
+from quorate.hints import BACKUP_LIST, STORAGE_LIST, Advice, see
 from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
@@ -316,7 +316,8 @@ async def _preview(pve: Cluster, storage: str, path: str, given: dict[str, Any])
         if "no prune-backups options" not in problem.what:
             raise
         raise BadArgument(
-            f"Storage {storage} has no retention of its own", next_step="Say what to keep, such as keep=last=3,daily=7"
+            f"Storage {storage} has no retention of its own",
+            next_step=Advice("Say what to keep, such as {keep}", keep="last=3,daily=7"),
         ) from None
 
 

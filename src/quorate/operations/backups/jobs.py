@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_COVERAGE, BACKUP_JOB_LIST, BACKUP_JOB_SET, STORAGE_LIST, Advice, see
+from quorate.hints import (
+    BACKUP_COVERAGE,
+    BACKUP_JOB_LIST,
+    BACKUP_JOB_SET,
+    NAMED,
+    STORAGE_LIST,
+    Advice,
+    ArgumentHint,
+    Sentence,
+    either,
+    see,
+)
 from quorate.operations.backups.backups import Compress, Keep, Mode, Notes, retention
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
@@ -216,12 +227,25 @@ async def _guest_selection(
         raise BadArgument(
             "exclude cannot be combined with pool",
             why="PVE ignores exclude for the jobs of a pool and would back these guests up anyway",
-            next_step="Remove the guests from the pool, or name the guests to include with guest",
+            next_step=either(
+                "Remove the guests from the pool", Advice("name the guests to include with {guest}", guest=NAMED)
+            ),
         )
     if exclude is not None and not ways and (old is None or old.get("vmid")):
-        raise BadArgument("exclude needs all=true", next_step="Say what the guests are excluded from")
+        raise BadArgument(
+            Sentence("{exclude} needs {all}", exclude=NAMED, all=True),
+            next_step="Say what the guests are excluded from",
+        )
     if not ways and old is None:
-        raise BadArgument("A new job needs guests", next_step="Give guest, pool or all=true")
+        raise BadArgument(
+            "A new job needs guests",
+            next_step=either(
+                Advice("Give {guest}", guest=NAMED),
+                Advice("{pool}", pool=NAMED),
+                Advice("{all}", all=True),
+                conjunction=" or ",
+            ),
+        )
     return {
         "vmid": await _vmids(pve, guest),
         "pool": pool,
@@ -256,7 +280,10 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
             raise BadArgument(
                 f"A new job needs a {needed}",
                 why=f"There is no job {job!r} yet",
-                next_step=Advice(f"Give {needed}=, or the name of a job that exists", BACKUP_JOB_LIST),
+                next_step=either(
+                    Advice("Give {needed}", needed=ArgumentHint(needed, "")),
+                    Advice("the name of a job that exists", BACKUP_JOB_LIST),
+                ),
             )
     usual = {"id": job, "mode": "snapshot", "compress": "zstd", "notes-template": "{{guestname}}"}
     params = {key: value for key, value in {**usual, **given}.items() if value != ""}
@@ -266,7 +293,11 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
 
     summary = f"Create backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
     call = Call(summary, "POST", JOBS, params, Target("backup job", job), settled=exists)
-    kept = {"retention": "every backup is kept; keep= lets the job delete old ones"} if "remove" in params else {}
+    kept = (
+        {"retention": Sentence("every backup is kept; {keep} lets the job delete old ones", keep="")}
+        if "remove" in params
+        else {}
+    )
     return Plan(summary, (call,), facts={"job": job, **kept}, warnings=warnings, after=lambda: _next_run(pve, job))
 
 

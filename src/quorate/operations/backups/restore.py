@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_CREATE, GUEST_POWER, Advice
+from quorate.hints import BACKUP_CREATE, GUEST_POWER, NAMED, OMITTED, Advice, Sentence, either
 from quorate.operations.backups.backups import archived_config, find_backup
 from quorate.operations.placement import pick_node, pick_storage
 from quorate.operations.plan import Call, Plan, Target
@@ -99,7 +99,10 @@ async def backup_restore(
 ) -> Plan:
     """Restore a VM or container from a backup, as a new guest or over an existing one."""
     if overwrite and vmid is None:
-        raise BadArgument("overwrite needs a vmid", next_step="Say which guest to replace: vmid=")
+        raise BadArgument(
+            Sentence("{overwrite} needs a {vmid}", overwrite=NAMED, vmid=NAMED),
+            next_step=Advice("Say which guest to replace: {vmid}", vmid=""),
+        )
     pve.inventory.forget()  # whether the vmid is free decides what happens
     guests = (await pve.inventory.view()).by_vmid
     taken = guests.get(vmid or 0)
@@ -110,8 +113,10 @@ async def backup_restore(
         if not overwrite:
             raise Conflict(
                 f"{guest} already exists",
-                next_step="Leave vmid out to restore it as a new guest, or give overwrite=true to replace it "
-                "(needs access admin)",
+                next_step=either(
+                    Advice("Leave {vmid} out to restore it as a new guest", vmid=OMITTED),
+                    Advice("give {overwrite} to replace it (needs access admin)", overwrite=True),
+                ),
             )
         return await _over(pve, found, guest, request)
     original = guests.get(found.vmid or 0)
@@ -157,7 +162,7 @@ async def _node_for(pve: Cluster, backup: StoredVolume, wanted: str | None, orig
                 return wanted
             raise BadArgument(
                 f"Node {wanted} cannot read {backup}",
-                next_step=f"Leave node out, or choose {', '.join(sorted(readers))}",
+                next_step=either(Advice("Leave {node} out", node=OMITTED), f"choose {', '.join(sorted(readers))}"),
             )
         return await pick_node(pve, wanted)
     if original is not None and original.node in readers:
@@ -235,9 +240,14 @@ async def _over(pve: Cluster, backup: StoredVolume, guest: Guest, request: _Requ
 async def _refuse_wrong(guest: Guest, backup: StoredVolume, node: str | None, readers: list[str]) -> None:
     if guest.is_vm == backup.is_container:
         kind = "container" if backup.is_container else "VM"
-        raise Conflict(f"{guest} cannot be replaced by a {kind}", next_step="Choose another vmid, or leave vmid out")
+        raise Conflict(
+            f"{guest} cannot be replaced by a {kind}",
+            next_step=either("Choose another vmid", Advice("leave {vmid} out", vmid=OMITTED)),
+        )
     if node not in (None, guest.row.node):
-        raise BadArgument(f"{guest} is on {guest.row.node}, not on {node}", next_step="Leave node out")
+        raise BadArgument(
+            f"{guest} is on {guest.row.node}, not on {node}", next_step=Advice("Leave {node} out", node=OMITTED)
+        )
     if guest.row.node not in readers:
         raise Conflict(
             f"{guest} is on {guest.row.node}, which cannot read {backup}",

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import CLOUDINIT_SET, DISK_CHANGE, GUEST_CONFIGURE, GUEST_POWER, NIC_SET, Advice
+from quorate.hints import (
+    CLOUDINIT_SET,
+    DISK_CHANGE,
+    GUEST_CONFIGURE,
+    GUEST_POWER,
+    NAMED,
+    NIC_SET,
+    Advice,
+    Sentence,
+    either,
+)
 from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
@@ -114,7 +124,11 @@ async def cloudinit_set(
     drive = _drive(config)
     if not wanted and regenerate is None and drive:
         raise BadArgument(
-            "No setting was specified", next_step="Give one, such as user or ssh_keys, or regenerate=true"
+            "No setting was specified",
+            next_step=either(
+                Advice("Give one, such as {user} or {ssh_keys}", user=NAMED, ssh_keys=NAMED),
+                Advice("{regenerate}", regenerate=True),
+            ),
         )
     made = {} if drive else await _new_drive(pve, found, config, storage)
     return await _plan(pve, found, config, {**changed, **made}, removed, made, regenerate)
@@ -199,7 +213,10 @@ def _keys(config: Config, given: list[str] | str | None, *, replace: bool) -> di
     """Keys as lines of text or as a list, one or several, even if already encoded; each is kept once."""
     if given is None:
         if replace:
-            raise BadArgument("replace_keys needs ssh_keys", next_step="With ssh_keys=[] it removes all keys")
+            raise BadArgument(
+                Sentence("{replace_keys} needs {ssh_keys}", replace_keys=NAMED, ssh_keys=NAMED),
+                next_step=Advice("With {ssh_keys} it removes all keys", ssh_keys=[]),
+            )
         return {}
     text = given if isinstance(given, str) else "\n".join(given)
     if "PRIVATE KEY" in text:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_POWER, Advice
+from quorate.hints import GUEST_POWER, NAMED, Advice, Sentence
 from quorate.operations.config_change import Config
 from quorate.operations.configure.disk_checks import exactly, size_of
 from quorate.operations.plan import Call, guest_call
@@ -25,10 +25,15 @@ Settings = Annotated[dict[str, Any], Meta(description="ssd, discard, iothread, c
 def mount(guest: Guest, slot: str, path: str | None) -> dict[str, str]:
     if guest.is_vm:
         if path is not None:
-            raise BadArgument("path applies to containers only", next_step="Leave it out and mount it inside the VM")
+            raise BadArgument(
+                Sentence("{path} applies to containers only", path=NAMED),
+                next_step="Leave it out and mount it inside the VM",
+            )
         return {}
     if path is None or not path.startswith("/"):
-        raise BadArgument(f"{guest} needs a path to mount {slot} at", next_step="Give path, such as /data")
+        raise BadArgument(
+            f"{guest} needs a path to mount {slot} at", next_step=Advice("Give {path}, such as /data", path=NAMED)
+        )
     return {"mp": path}
 
 

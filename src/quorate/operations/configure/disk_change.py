@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import DISK_ADD, DISK_CHANGE, DISK_DESTROY, GUEST_CONFIGURE, GUEST_POWER, STORAGE_LIST, Advice
+from quorate.hints import (
+    DISK_ADD,
+    DISK_CHANGE,
+    DISK_DESTROY,
+    GUEST_CONFIGURE,
+    GUEST_POWER,
+    NAMED,
+    STORAGE_LIST,
+    Advice,
+    Sentence,
+)
 from quorate.operations.api.risk import Reason
 from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.config_change import ConfigEdit, read_config, refuse_protected, write_config
@@ -185,7 +195,8 @@ async def _move(
     """Move a disk or mount point to another storage, or to another format."""
     if storage is None:
         raise BadArgument(
-            "action=move needs storage", next_step=Advice("Choose one; the same one needs format=", STORAGE_LIST)
+            Sentence("{action} needs {storage}", action="move", storage=NAMED),
+            next_step=Advice("Choose one", STORAGE_LIST).then(Advice("the same one needs {format}", format=""), "; "),
         )
     only_for_vms(guest, "format", format, "Leave it out; the storage decides")
     config = await read_config(guest)
@@ -204,7 +215,11 @@ async def _move(
         )
     if delete:
         await refuse_in_snapshot(
-            guest, config, volume, f"{volume} cannot be removed after the move", "or move it with delete=false"
+            guest,
+            config,
+            volume,
+            f"{volume} cannot be removed after the move",
+            Advice("move it with {delete}", delete=False),
         )
 
     async def moved() -> bool:
@@ -225,7 +240,10 @@ async def _move(
 async def _resize(pve: Cluster, guest: Guest, disk: str | None, size: str | None, *, force: bool) -> Plan:
     """Grow a disk or mount point."""
     if size is None:
-        raise BadArgument("action=resize needs size", next_step="Give the new size such as 64G, or +10G for that more")
+        raise BadArgument(
+            Sentence("{action} needs {size}", action="resize", size=NAMED),
+            next_step="Give the new size such as 64G, or +10G for that more",
+        )
     config = await read_config(guest)
     key = existing_disk(guest, config, disk or values.boot_disk(config, is_vm=guest.is_vm))
     refuse_cdrom(key, str(config[key]), "resized")

@@ -5,7 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 
-from quorate.hints import DISK_CHANGE, GUEST_DELETE, SNAPSHOT_DELETE, STORAGE_LIST, Advice
+from quorate.hints import (
+    DISK_CHANGE,
+    GUEST_DELETE,
+    IMAGE_DOWNLOAD,
+    IMAGE_UPLOAD,
+    NAMED,
+    OMITTED,
+    SNAPSHOT_DELETE,
+    STORAGE_LIST,
+    Advice,
+    either,
+)
 from quorate.operations.config_change import Config, first_free
 from quorate.operations.disk_images import image_size
 from quorate.operations.placement import pick_storage
@@ -31,7 +42,9 @@ def existing_disk(guest: Guest, config: Config, key: str | None) -> str:
         return str(key)
     present = f"It has {', '.join(disks) or 'none'}"
     if key is None:
-        raise BadArgument(f"No disk of {guest} was specified", next_step=f"Give disk=. {present}")
+        raise BadArgument(
+            f"No disk of {guest} was specified", next_step=Advice("Give {disk}", disk="").then(Advice(present))
+        )
     raise NotFound(f"{guest} has no disk {key!r}", next_step=present)
 
 
@@ -65,7 +78,10 @@ def free_slot(guest: Guest, config: Config, given: str | None) -> str:
             next_step=f"Give one of {', '.join(buses)}, or {buses[0]}1",
         )
     if wanted in config:
-        raise Conflict(f"{wanted} of {guest} is taken by {config[wanted]}", next_step="Leave disk out for a free slot")
+        raise Conflict(
+            f"{wanted} of {guest} is taken by {config[wanted]}",
+            next_step=Advice("Leave {disk} out for a free slot", disk=OMITTED),
+        )
     return wanted
 
 
@@ -91,10 +107,10 @@ def guard_boot(guest: Guest, config: Config, key: str, what: str, *, force: bool
         "efidisk0": "It holds the UEFI settings",
         "tpmstate0": "It holds the keys of the TPM; encrypted disks may not open without it",
     }.get(key, f"{guest} boots from it")
-    raise Conflict(f"{key} of {guest} is not {what}", why=why, next_step="To confirm, give force=true")
+    raise Conflict(f"{key} of {guest} is not {what}", why=why, next_step=Advice("To confirm, give {force}", force=True))
 
 
-async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: str, way_out: str = "") -> None:
+async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: str, *way_out: Advice) -> None:
     """A snapshot that holds the volume needs it as it is."""
     if "parent" not in config:
         return
@@ -109,7 +125,7 @@ async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: st
         raise Conflict(
             what,
             why=f"The snapshots {', '.join(holding)} need it",
-            next_step=Advice(" ".join(["Delete them", way_out]).strip(), SNAPSHOT_DELETE(guest=guest.vmid)),
+            next_step=either(Advice("Delete them", SNAPSHOT_DELETE(guest=guest.vmid)), *way_out),
         )
 
 
@@ -120,10 +136,17 @@ def wanted_bytes(size: int | str | None, slot: str, import_from: str | None) -> 
     if size is None and slot in SINGLE:
         return GIB  # PVE makes these as large as they have to be
     if size is None and import_from is None:
-        raise BadArgument("The size is missing", next_step="Give size, such as 32G, or import_from")
+        raise BadArgument(
+            "The size is missing",
+            next_step=either(
+                Advice("Give {size}, such as 32G", size=NAMED), Advice("{import_from}", import_from=NAMED)
+            ),
+        )
     wanted = 0 if size is None else parse_size(size, unit="G")
     if size is not None and wanted <= 0:
-        raise BadArgument(f"{size!r} is not a size for a disk", next_step="Give size, such as 32G")
+        raise BadArgument(
+            f"{size!r} is not a size for a disk", next_step=Advice("Give {size}, such as 32G", size=NAMED)
+        )
     return wanted
 
 
@@ -176,10 +199,12 @@ async def with_room(pve: Cluster, row: Resource, needed: int, *, force: bool | N
 
 def _require_room(row: Resource, needed: int, *, force: bool | None) -> None:
     if row.maxdisk and row.maxdisk - row.disk < needed and not force:
-        way_out = "" if force is None else "; where disks are thin, force=true overcommits"
+        way_out = Advice("Choose another storage or less, or make room")
+        if force is not None:
+            way_out = way_out.then(Advice("where disks are thin, {force} overcommits", force=True), "; ")
         raise Conflict(
             f"Storage {row.storage} on {row.node} has {shown(row.maxdisk - row.disk)} free, not {shown(needed)}",
-            next_step=f"Choose another storage or less, or make room{way_out}",
+            next_step=way_out,
         )
 
 
@@ -202,6 +227,8 @@ async def import_size(pve: Cluster, guest: Guest, source: str, wanted: int) -> i
     if name.startswith(("iso/", "vztmpl/", "backup/", "snippets/")):
         raise BadArgument(
             f"{source} is {name.partition('/')[0]} content, and PVE imports only images and import content",
-            next_step="Upload or download it with content=import",
+            next_step=Advice(
+                "Upload or download it as such", IMAGE_UPLOAD(content="import"), IMAGE_DOWNLOAD(content="import")
+            ),
         )
     return await image_size(pve, guest.row.node, source, wanted)

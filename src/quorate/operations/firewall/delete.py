@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from quorate.hints import FIREWALL_GET, Advice
+from quorate.hints import FIREWALL_GET, NAMED, Advice, Sentence
 from quorate.operations.firewall.objects import plan_object_deletion, scope_for
 from quorate.operations.firewall.rules import plan_rule_deletion
 from quorate.operations.firewall.scopes import Digest, Of, Scope, scope_of
@@ -33,7 +33,10 @@ async def firewall_delete(
     """Delete a firewall rule, or an alias, IP set or security group that no rule uses. The answer shows what it was."""
     if kind != "rule":
         if digest is not None:
-            raise BadArgument(f"digest cannot be combined with kind={kind}", next_step="It is for rules")
+            raise BadArgument(
+                Sentence("{digest} cannot be combined with {kind}", digest=NAMED, kind=kind),
+                next_step="It is for rules",
+            )
         firewall = await scope_for(pve, scope, of, kind)
         return await plan_object_deletion(pve, firewall, kind, str(item), force=force)
     text = str(item)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, Sentence
 from quorate.operations.access.directory import unknown
 from quorate.operations.firewall import lockout
 from quorate.operations.firewall.rules import risk_of
@@ -95,7 +96,8 @@ async def plan_object_deletion(pve: Cluster, firewall: FirewallScope, kind: str,
     if held and not force:
         what = "members" if kind == "ipset" else "rules"
         raise Conflict(
-            f"{_word(kind).capitalize()} {name} has {len(held)} {what}", next_step="Give force=true to delete them, too"
+            f"{_word(kind).capitalize()} {name} has {len(held)} {what}",
+            next_step=Advice("Give {force} to delete them, too", force=True),
         )
     calls = _emptying(path, name, held, firewall) if kind == "group" else []
     params: dict[str, Any] = {"force": 1} if kind == "ipset" and held else {}
@@ -115,18 +117,28 @@ async def scope_for(pve: Cluster, scope: str, of: int | str | None, kind: str) -
     """The cluster or a guest: only they have names of their own, and groups only the cluster."""
     if kind == "group" and scope != "cluster":
         raise BadArgument(
-            "Security groups belong to the cluster", next_step="Use scope=cluster; guests' rules can name them"
+            "Security groups belong to the cluster",
+            next_step=Advice("Use {scope}; guests' rules can name them", scope="cluster"),
         )
     if scope not in ("cluster", "guest"):
-        raise BadArgument(f"A {scope} has no aliases and IP sets of its own", next_step="Use scope=cluster or guest")
+        raise BadArgument(
+            f"A {scope} has no aliases and IP sets of its own",
+            next_step=Advice("Use {scope}", scope="cluster or guest"),
+        )
     return await scope_of(pve, scope, of)
 
 
 def _check_arguments(kind: str, cidr: str | None, add: list[str] | None, remove: list[str] | None) -> None:
     if cidr is not None and kind != "alias":
-        raise BadArgument(f"cidr cannot be combined with kind={kind}", next_step="For an IP set, use add and remove")
+        raise BadArgument(
+            Sentence("{cidr} cannot be combined with {kind}", cidr=NAMED, kind=kind),
+            next_step=Advice("For an IP set, use {add} and {remove}", add=NAMED, remove=NAMED),
+        )
     if (add or remove) and kind != "ipset":
-        raise BadArgument(f"add and remove cannot be combined with kind={kind}", next_step="They are for IP sets")
+        raise BadArgument(
+            Sentence("{add} and {remove} cannot be combined with {kind}", add=NAMED, remove=NAMED, kind=kind),
+            next_step="They are for IP sets",
+        )
     if len(add or []) + len(remove or []) > MEMBERS_AT_ONCE:
         raise BadArgument("Too many addresses for one call", next_step=f"Give at most {MEMBERS_AT_ONCE}")
 
@@ -156,7 +168,9 @@ def _alias_calls(
     final = rename or name
     wanted = {"cidr": cidr or (present or {}).get("cidr"), "comment": comment}
     if wanted["cidr"] is None:
-        raise BadArgument("A new alias needs cidr", next_step="Such as cidr=192.168.10.0/24")
+        raise BadArgument(
+            Sentence("A new alias needs {cidr}", cidr=NAMED), next_step=Advice("Such as {cidr}", cidr="192.168.10.0/24")
+        )
 
     async def settled() -> bool:
         now = (await _load(pve, firewall, "alias")).get(final.lower())

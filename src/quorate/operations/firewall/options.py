@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import FIREWALL_GET, Advice
+from quorate.hints import FIREWALL_GET, NAMED, Advice, either
 from quorate.operations.access.directory import unknown
 from quorate.operations.firewall import lockout
 from quorate.operations.firewall.rules import risk_of
@@ -52,7 +52,10 @@ async def firewall_options_set(
         name: int(value) if isinstance(value, bool) else value for name, value in wanted.items() if value is not None
     }
     if not wanted:
-        raise BadArgument("No option was specified", next_step="Give enable, a policy, or options")
+        raise BadArgument(
+            "No option was specified",
+            next_step=either(Advice("Give {enable}", enable=NAMED), "a policy", Advice("{options}", options=NAMED)),
+        )
     await _check_names(pve, firewall, wanted)
     now = await options_of(pve, firewall)
     present = now.pop("digest", "")

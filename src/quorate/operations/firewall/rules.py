@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import FIREWALL_GET, Advice
+from quorate.hints import FIREWALL_GET, Advice, ArgumentHint, Sentence
 from quorate.operations.firewall import lockout
 from quorate.operations.firewall.scopes import Digest, FirewallScope, Of, Scope, not_in_force, options_of, scope_of
 from quorate.operations.plan import Call, Plan
@@ -69,7 +69,10 @@ async def firewall_rule_set(
     firewall = await scope_of(pve, scope, of)
     rules = await read_rules(pve, firewall, digest)
     if move_to is not None and move_to > len(rules) - (pos is not None):
-        raise BadArgument(f"move_to={move_to} is beyond the end", next_step=f"{firewall.label} has {len(rules)} rules")
+        raise BadArgument(
+            Sentence("{move_to} is beyond the end", move_to=move_to),
+            next_step=f"{firewall.label} has {len(rules)} rules",
+        )
     kind = type or (_at(firewall, rules, pos).get("type") if pos is not None else None)
     if action and kind != "group" and action.upper() in _VERDICTS:
         given["action"] = action.upper()
@@ -117,7 +120,12 @@ async def _add(
 ) -> Plan:
     for name in ("type", "action"):
         if not given.get(name):
-            raise BadArgument(f"A new rule needs {name}", next_step="Such as type=in action=ACCEPT proto=tcp dport=22")
+            raise BadArgument(
+                Sentence("A new rule needs {name}", name=ArgumentHint(name)),
+                next_step=Advice(
+                    "Such as {type} {action} {proto} {dport}", type="in", action="ACCEPT", proto="tcp", dport=22
+                ),
+            )
     rule = {"enable": 1} | {name: value for name, value in given.items() if value != ""}
     after = [*rules[:position], rule, *rules[position:]]
     summary = f"Add to {firewall.label}: {describe(rule)}"

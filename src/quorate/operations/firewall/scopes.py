@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, OMITTED, Advice, either
 from quorate.operations.access.directory import unknown
 from quorate.operations.plan import Target
 from quorate.operations.registry import Risk, Table, operation, page
@@ -65,10 +66,15 @@ class FirewallScope:
 async def scope_of(pve: Cluster, scope: str, of: int | str | None) -> FirewallScope:
     if scope == "cluster":
         if of is not None:
-            raise BadArgument("There is one cluster only", next_step="Leave `of` out, or choose another scope")
+            raise BadArgument(
+                "There is one cluster only",
+                next_step=either(Advice("Leave `{of}` out", of=OMITTED), "choose another scope"),
+            )
         return FirewallScope(scope, CLUSTER, f"{CLUSTER}/rules", "the cluster", Target("firewall", "cluster"))
     if of is None:
-        raise BadArgument(f"Which {scope}?", next_step=f"Give it as `of`, together with scope={scope}")
+        raise BadArgument(
+            f"Which {scope}?", next_step=Advice("Give it as `{of}`, together with {scope}", of=NAMED, scope=scope)
+        )
     if scope == "node":
         node = (await pve.inventory.node(str(of))).node
         base = f"/nodes/{node}/firewall"
@@ -156,7 +162,7 @@ async def _objects(pve: Cluster, firewall: FirewallScope) -> list[list[Any]]:
     if firewall.scope not in ("cluster", "guest"):
         raise BadArgument(
             f"A {firewall.scope} has no aliases and IP sets of its own",
-            next_step="The cluster and guests have; use scope=cluster or guest",
+            next_step=Advice("The cluster and guests have; use {scope}", scope="cluster or guest"),
         )
     rows = [
         ["alias", one["name"], one["cidr"], one.get("comment", "")] for one in await pve.get(f"{firewall.base}/aliases")
@@ -176,7 +182,10 @@ async def _objects(pve: Cluster, firewall: FirewallScope) -> list[list[Any]]:
 async def _log(pve: Cluster, firewall: FirewallScope, limit: int, offset: int) -> Table:
     """The newest lines first: `offset` goes back in time."""
     if firewall.scope not in ("node", "guest"):
-        raise BadArgument("Firewall logs are kept by node and guest", next_step="Use scope=node or guest with `of`")
+        raise BadArgument(
+            "Firewall logs are kept by node and guest",
+            next_step=Advice("Use {scope} with `{of}`", scope="node or guest", of=NAMED),
+        )
     answer = await pve.client.request("GET", f"{firewall.base}/log", {"start": 0, "limit": 1})
     total = answer.total or 0
     last = max(total - offset, 0)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_DELETE, GUEST_LIST, GUEST_STOP, Advice
+from quorate.hints import GUEST_DELETE, GUEST_LIST, GUEST_STOP, NAMED, Advice, Sentence, either
 from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
 from quorate.operations.guests.power import plan_each, plan_power
@@ -54,7 +54,9 @@ async def guest_bulk(
     """Start, shut down, reboot, snapshot, tag, untag or back up many guests at once. Try dry_run first."""
     refuse_misplaced("action", action, {"tags": tags, "snapshot": snapshot, "storage": storage}, _BELONGS_TO)
     if action in _BELONGS_TO["tags"] and not tags:
-        raise BadArgument(f"action={action} needs tags", next_step="Give tags=[…]")
+        raise BadArgument(
+            Sentence("{action} needs {tags}", action=action, tags=NAMED), next_step=Advice("Give {tags}", tags="[…]")
+        )
     wanted = Filter(node, type, status, name, tag, pool)
     targets = await _targets(pve, guests, wanted, limit, templates=action in ("tag", "untag"))
     summary = f"{action.capitalize()} {len(targets)} guests"
@@ -76,7 +78,14 @@ async def _targets(
     """The guests that are listed and match the filter, or all that match it; templates only where they make sense."""
     if refs is None and not any((wanted.node, wanted.type, wanted.status, wanted.name, wanted.tag, wanted.pool)):
         raise BadArgument(
-            "No guests were chosen", next_step="Give guests=[…], or node, type, status, name, tag or pool"
+            "No guests were chosen",
+            next_step=either(
+                Advice("Give {guests}", guests="[…]"),
+                Advice(
+                    "{node}, {type}, {status}, {name}, {tag} or {pool}",
+                    **dict.fromkeys(("node", "type", "status", "name", "tag", "pool"), NAMED),
+                ),
+            ),
         )
     fitting = await wanted.apply(pve, to_act=True)
     if refs is None:
@@ -89,8 +98,8 @@ async def _targets(
         raise NotFound("No guest matches", next_step=Advice("Templates are left out; try the same filters", GUEST_LIST))
     if len(found) > limit:
         raise BadArgument(
-            f"{len(found)} guests match, more than limit={limit}",
-            next_step=f"Narrow the choice, or raise limit (at most {MOST_GUESTS})",
+            Sentence(f"{len(found)} guests match, more than {{limit}}", limit=limit),
+            next_step=either("Narrow the choice", Advice(f"raise {{limit}} (at most {MOST_GUESTS})", limit=NAMED)),
         )
     return found
 

@@ -14,9 +14,13 @@ from quorate.hints import (
     DISK_CHANGE,
     DISK_DESTROY,
     GUEST_GET,
+    NAMED,
     NIC_REMOVE,
     NIC_SET,
     Advice,
+    ArgumentHint,
+    Sentence,
+    either,
     see,
 )
 from quorate.operations.api.risk import Reason
@@ -142,7 +146,7 @@ async def _plan(
     summary = f"Configure {guest}"
     if not changed and not removed and not revert:
         if not unchanged:
-            raise BadArgument("No changes were specified", next_step="Name an option, such as cores=2")
+            raise BadArgument("No changes were specified", next_step=Advice("Name an option, such as {cores}", cores=2))
         return Plan(summary, unchanged=tuple(unchanged))
     if {"memory", "balloon"} & changed.keys():
         _check_balloon({**config, **changed})
@@ -196,7 +200,12 @@ def _tags(config: Config, given: list[str] | None, add: list[str] | None, remove
     if given is None and add is None and remove is None:
         return None
     if given is not None and (add is not None or remove is not None):
-        raise BadArgument("tags replaces all tags", next_step="Use it alone, or add_tags and remove_tags without it")
+        raise BadArgument(
+            Sentence("{tags} replaces all tags", tags=NAMED),
+            next_step=either(
+                "Use it alone", Advice("{add_tags} and {remove_tags} without it", add_tags=NAMED, remove_tags=NAMED)
+            ),
+        )
     tags = checked_tags(given) if given is not None else split_tags(str(config.get("tags", "")))
     out = {tag.lower() for tag in checked_tags(remove)}
     tags = [tag for tag in [*tags, *checked_tags(add)] if tag.lower() not in out]
@@ -244,7 +253,7 @@ def _with_options(
         _refuse_foreign(key)
         schema = _schema_of(guest, key, table)
         if key in wanted:
-            raise BadArgument(f"{key} is specified twice", next_step="Leave it out of options")
+            raise BadArgument(f"{key} is specified twice", next_step=Advice("Leave it out of {options}", options=NAMED))
         if guest.is_vm and (key in _CLOUDINIT or values.bus_of(key) == "ipconfig"):
             raise BadArgument(
                 f"{key} belongs to cloud-init", next_step=Advice("Use the tool for cloud-init", CLOUDINIT_SET)
@@ -289,10 +298,16 @@ def _refuse_foreign(key: str) -> None:
         )
     if key == "cdrom":  # PVE's alias of ide2, whatever is in it
         raise BadArgument(
-            "In options, cdrom means the drive ide2", next_step="Use the argument cdrom, or cdrom=none to eject"
+            Sentence("In {options}, cdrom means the drive ide2", options=NAMED),
+            next_step=Advice(
+                "Use the argument {cdrom}, or {none} to eject", cdrom=NAMED, none=ArgumentHint("cdrom", "none")
+            ),
         )
     if key in _ABOUT_THE_CALL:
-        raise BadArgument(f"{key} is not an option of a guest", next_step="Use unset, revert and digest")
+        raise BadArgument(
+            f"{key} is not an option of a guest",
+            next_step=Advice("Use {unset}, {revert} and {digest}", unset=NAMED, revert=NAMED, digest=NAMED),
+        )
 
 
 def _schema_of(guest: Guest, key: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -321,7 +336,7 @@ def _check_balloon(config: Mapping[str, Any]) -> None:
     memory = int(values.parse(str(config.get("memory", 512)), "current").get("current", 512))
     if "balloon" in config and int(config["balloon"]) > memory:
         raise BadArgument(
-            f"balloon={config['balloon']} is more than the memory of {memory} MiB",
+            Sentence(f"{{balloon}} is more than the memory of {memory} MiB", balloon=config["balloon"]),
             why="Ballooning can only return memory",
             next_step="Give at most as much as memory, or 0 for no ballooning",
         )

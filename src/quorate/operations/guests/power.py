@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_GET, GUEST_LIST, GUEST_POWER, GUEST_STOP, TASK_WAIT, Advice
+from quorate.hints import GUEST_GET, GUEST_LIST, GUEST_POWER, GUEST_STOP, NAMED, TASK_WAIT, Advice, Sentence
 from quorate.operations.plan import Call, Failure, Plan, guest_call
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.operations.start_checks import NOTHING_TO_BOOT, has_nothing_to_boot
@@ -110,7 +110,8 @@ async def guest_power(
     reset button. Hard power-off: guest_stop."""
     if timeout is not None and action not in ("shutdown", "reboot"):
         raise BadArgument(
-            f"timeout cannot be combined with action={action}", next_step="Leave it out; wait= bounds the following"
+            Sentence("{timeout} cannot be combined with {action}", timeout=NAMED, action=action),
+            next_step=Advice("Leave it out").then(Advice("{wait} bounds the following", wait=""), "; "),
         )
     guests = await _guests(pve, guest)
     plan = await plan_power(guests, action, timeout=timeout)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import GUEST_CLONE, GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, Advice, see
+from quorate.hints import GUEST_CLONE, GUEST_CONFIGURE, GUEST_GET, GUEST_POWER, NAMED, Advice, Sentence, see
 from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, operation
 from quorate.problems import BadArgument, Conflict
 from quorate.pve import values
@@ -26,7 +26,8 @@ async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280)
     """A running VM's screen, as an image."""
     if max_width < LEAST_WIDTH:
         raise BadArgument(
-            f"max_width={max_width} is too small to show anything", next_step=f"Give at least {LEAST_WIDTH}"
+            Sentence("{max_width} is too small to show anything", max_width=max_width),
+            next_step=f"Give at least {LEAST_WIDTH}",
         )
     found = await pve.guest(guest)
     await _refuse_without_screen(pve, found)
@@ -37,9 +38,11 @@ async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280)
     picture = await look(pve.client, found.path())
     factor = -(-picture.width // max_width)
     png = await asyncio.to_thread(picture.png, factor)
-    facts = {"guest": found.label, "size": f"{picture.width}x{picture.height}"}
+    facts: dict[str, Any] = {"guest": found.label, "size": f"{picture.width}x{picture.height}"}
     if factor > 1:
-        facts["shown"] = f"1/{factor} of each side; max_width={picture.width} shows every pixel"
+        facts["shown"] = Advice(f"1/{factor} of each side").then(
+            Advice("{max_width} shows every pixel", max_width=picture.width), "; "
+        )
     if picture.plain:
         facts["note"] = "The whole screen has one color: it may be blank, asleep or just starting"
     return IllustratedFacts(facts, (png,))
@@ -68,8 +71,8 @@ async def _refuse_without_screen(pve: Cluster, guest: Guest) -> None:
         raise Conflict(
             f"{guest} has no screen to capture",
             why=reason,
-            next_step=see(
-                "See its state; vga=std in options gives it a screen after a restart", GUEST_GET, GUEST_CONFIGURE
+            next_step=see("See its state", GUEST_GET).then(
+                see("vga=std in {options} gives it a screen after a restart", GUEST_CONFIGURE, options=NAMED), "; "
             ),
         )
 

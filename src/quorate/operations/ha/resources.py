@@ -314,7 +314,11 @@ async def _refuse_in_error(pve: Cluster, guest: Guest) -> None:
     if await _state(pve, sid_of(guest)) == "error":
         raise Conflict(
             f"HA has given up on {guest}: it is in the state error",
-            next_step=Advice("Repair what keeps it from starting, then set state=disabled, then state=started", HA_SET),
+            next_step=Advice(
+                "Repair what keeps it from starting, then disable and start it",
+                HA_SET(guest=guest.vmid, state="disabled"),
+                HA_SET(guest=guest.vmid, state="started"),
+            ),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, Advice, see
+from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, NAMED, Advice, Sentence, see
 from quorate.operations.api.risk import Reason
 from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, read_resources, sid_of, target_of
 from quorate.operations.plan import Call, Plan, Target
@@ -128,11 +128,15 @@ async def _affinity(pve: Cluster, kind: str, nodes: list[str] | None, strict: bo
     if kind != "nodes":
         if nodes or strict is not None:
             raise BadArgument(
-                f"nodes and strict cannot be combined with kind={kind}", next_step="They apply to kind=nodes"
+                Sentence("{nodes} and {strict} cannot be combined with {kind}", nodes=NAMED, strict=NAMED, kind=kind),
+                next_step=Advice("They apply to {kind}", kind="nodes"),
             )
         return {"affinity": "positive" if kind == "together" else "negative"}
     if not nodes:
-        raise BadArgument("kind=nodes needs nodes", next_step="Give names such as pve1, or pve1:2 with a priority")
+        raise BadArgument(
+            Sentence("{kind} needs {nodes}", kind="nodes", nodes=NAMED),
+            next_step="Give names such as pve1, or pve1:2 with a priority",
+        )
     for name in nodes:
         await pve.inventory.node(name.partition(":")[0])
     return {"nodes": ",".join(nodes), **({} if strict is None else {"strict": strict})}
@@ -147,5 +151,5 @@ async def _refuse_without_rules(pve: Cluster) -> None:
         raise Conflict(
             "This cluster has HA groups, not rules",
             why="Rules came with PVE 9",
-            next_step=Advice("Create a group with POST /cluster/ha/groups and name it in group=", API_CALL, HA_SET),
+            next_step=Advice("Create a group with POST /cluster/ha/groups and name it", API_CALL, HA_SET(group="…")),
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from quorate.hints import HOST_ADMIN_SETUP, Advice
+from quorate.hints import HOST_ADMIN_SETUP, Advice, either
 from quorate.homelab.admin import removal, setup
 from quorate.homelab.admin.account import (
     USUAL_GROUPS,
@@ -296,7 +296,9 @@ def _require_ours(found: AdminAccount) -> None:
         return
     raise Conflict(
         f"There is an account {found.account} on {found.machine} that Quorate did not create",
-        next_step="Choose another name for the administration account, or give adopt=true to use it",
+        next_step=either(
+            "Choose another name for the administration account", Advice("give {adopt} to use it", adopt=True)
+        ),
     )
 
 

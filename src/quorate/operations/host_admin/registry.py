@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from quorate.hints import HOST_VERIFY, Advice
+from quorate.hints import HOST_VERIFY, OMITTED, Advice, either
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, checked
 from quorate.homelab.selection import SECONDS, Limits, select_records, within_time
@@ -44,7 +44,10 @@ async def host_update(
     """Change the records of registered hosts. What is not given stays; an empty string clears a field."""
     chosen = await select_records(homelab, host, inactive=True)
     if address and len(chosen.hosts) > 1:
-        raise BadArgument("Several hosts cannot have the same address", next_step="Give one host, or leave address out")
+        raise BadArgument(
+            "Several hosts cannot have the same address",
+            next_step=either("Give one host", Advice("leave {address} out", address=OMITTED)),
+        )
     given = {
         "address": address, "port": port, "user": user, "key": key, "password": password,
         "sudo_password": sudo_password, "jump": jump, "labels": None if labels is None else tuple(labels),

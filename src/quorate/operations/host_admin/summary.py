@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quorate.hints import Sentence
 from quorate.operations.units import duration, percent, shortlist, size
 
 if TYPE_CHECKING:
@@ -99,13 +100,15 @@ def _time(one: of.Time) -> str:
     return _join_words(one.zone, state)
 
 
-def _lines(words: Callable[[Any], str]) -> Callable[[Iterable[Any]], list[str]]:
+def _lines(words: Callable[[Any], str]) -> Callable[[Iterable[Any]], list[str | Sentence]]:
     return lambda listed: _limit_lines([words(one) for one in listed])
 
 
-def _limit_lines(lines: list[str]) -> list[str]:
+def _limit_lines(lines: list[str]) -> list[str | Sentence]:
     more = len(lines) - MOST_LINES
-    return lines if more <= 0 else [*lines[:MOST_LINES], f"and {more} more; detail=true shows them"]
+    if more <= 0:
+        return [*lines]
+    return [*lines[:MOST_LINES], Sentence(f"and {more} more; {{detail}} shows them", detail=True)]
 
 
 def _join_words(*words: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import HOST_UPDATE, Advice
+from quorate.hints import HOST_UPDATE, NAMED, Advice, Sentence, either
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, checked
 from quorate.homelab.imports.ansible_inventory import read_inventory
@@ -56,7 +56,13 @@ async def host_import(
     wanted = [one for one in found if only is None or one.name in only]
     if not wanted:
         why = "; ".join(remarks) or None
-        raise NotFound("Nothing to import was found", why=why, next_step="Give text or targets, or another source")
+        raise NotFound(
+            "Nothing to import was found",
+            why=why,
+            next_step=either(
+                Advice("Give {text} or {targets}", text=NAMED, targets=NAMED), Advice("another {source}", source=NAMED)
+            ),
+        )
     known = {one.name: one for one in await homelab.hosts.everyone()}
     places = {(one.address, one.port): one.name for one in known.values()}
     actions, unchanged = [], []
@@ -157,7 +163,9 @@ async def _candidates(
     homelab: Homelab, source: str, text: str | None, targets: list[str] | None
 ) -> tuple[list[Candidate], list[str]]:
     if (source == "scan") != (targets is not None):
-        raise BadArgument("source=scan requires targets, and nothing else takes them")
+        raise BadArgument(
+            Sentence("{source} requires {targets}, and nothing else takes them", source="scan", targets=NAMED)
+        )
     match source:
         case "ssh_config":
             return read_ssh_config(text if text is not None else await _read(SSH_CONFIG))
@@ -180,7 +188,7 @@ async def _read(path: Path) -> str:
         raise NotFound(
             f"{path} cannot be read on this server",
             why=error.strerror,
-            next_step=f"{repair}, or pass its content as text=...",
+            next_step=either(repair, Advice("pass its content as {text}", text="...")),
         ) from None
     return content[:LONGEST].decode("utf-8", "replace")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import HOST_JOB, HOST_REBOOT, RUN_GUEST_UPDATE, SNAPSHOT_ROLLBACK, Advice
+from quorate.hints import HOST_JOB, HOST_REBOOT, RUN_GUEST_UPDATE, SNAPSHOT_ROLLBACK, Advice, Sentence, Wording
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, as_guest
 from quorate.inside.jobs import JobRegistry
@@ -76,12 +76,15 @@ async def host_upgrade(
         RUN_GUEST_UPDATE,
     )
     plan = await plan_each(homelab, host, "Upgrade", prepare, ("upgraded", "left", "reboot", "snapshot", "job"))
-    warnings: list[str | Advice] = [within] if len(plan.calls) > len(without_way_back) else []
+    warnings: list[str | Wording] = [within] if len(plan.calls) > len(without_way_back) else []
     if without_way_back:
         named = ", ".join(sorted(without_way_back))
-        why = "only guests of a cluster get a snapshot" if snapshot else "snapshot=false was given"
-        warnings.append(f"Rolling back is not possible on {named}: {why}")
+        why = "only guests of a cluster get a snapshot" if snapshot else "{snapshot} was given"
+        warnings.append(Sentence(f"Rolling back is not possible on {named}: {why}", snapshot=False))
     return replace(plan, warnings=tuple(warnings)) if rollback else plan
+
+
+_WITHOUT = Advice("{snapshot} upgrades it without", snapshot=False)
 
 
 def _summary(found: PendingUpdates) -> str:
@@ -119,7 +122,7 @@ async def _with_guest(homelab: Homelab, one: Machine) -> Machine:
         raise Conflict(
             f"Whether {machine_label(one)} is a guest that needs a snapshot is not known",
             why=problem.what,
-            next_step="Try again when the cluster answers; snapshot=false upgrades it without",
+            next_step=Advice("Try again when the cluster answers").then(_WITHOUT, "; "),
         ) from None
 
 
@@ -130,7 +133,7 @@ async def _safeguard(one: Machine, snapshot: bool, rollback: bool) -> Safeguard 
     try:
         taking, _ = await creation(one.guest, name, "Before its upgrade by Quorate")
     except Conflict as problem:
-        problem.next_step = "snapshot=false upgrades it without"
+        problem.advice = _WITHOUT
         raise
     back: tuple[Call, ...] = ()
     if rollback:

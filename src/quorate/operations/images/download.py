@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta
 
-from quorate.hints import IMAGE_UPLOAD, TEMPLATE_LIST, Advice, see
+from quorate.hints import IMAGE_UPLOAD, NAMED, TEMPLATE_LIST, Advice, ArgumentHint, either, see
 from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.images.local_files import (
     ENDINGS,
@@ -64,7 +64,11 @@ async def image_download(
         return await _from_url(pve, image, storage, node)
     others: dict[str, object] = {"content": content, "filename": filename, "checksum": checksum}
     others["verify_certificates"] = None if verify_certificates else False
-    refuse_combination("template", others, "The appliance list provides it; leave it out, or give url")
+    refuse_combination(
+        ArgumentHint("template"),
+        others,
+        either("The appliance list provides it; leave it out", Advice("give {url}", url=NAMED)),
+    )
     return await _from_appliances(pve, str(template), storage, node)
 
 
@@ -92,7 +96,10 @@ async def _from_url(pve: Cluster, image: _WebImage, storage: str | None, node: s
     destination = await pick_destination(pve, kind, storage=storage, node=node, room=length)
     existing = await find_existing(pve, destination, kind, name)
     if existing and expected is None:
-        raise conflict_with(existing, "Use it, choose another filename, or give checksum= to have it compared")
+        raise conflict_with(
+            existing,
+            either("Use it", "choose another filename", Advice("give {checksum} to have it compared", checksum="")),
+        )
     params = {
         "url": url,
         "content": kind,

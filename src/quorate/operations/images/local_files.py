@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from quorate.hints import Advice
 from quorate.operations import stored_volumes
 from quorate.operations.placement import pick_node, pick_storage
 from quorate.operations.stored_volumes import StoredVolume
@@ -106,13 +107,14 @@ def content_for(name: str, wanted: str | None) -> str:
             return fitting[0]
         every = " ".join(ending for endings in ENDINGS.values() for ending in endings)
         raise BadArgument(
-            f"{name!r} does not have the extension of an image", next_step=f"PVE takes {every}; filename= renames it"
+            f"{name!r} does not have the extension of an image",
+            next_step=Advice(f"PVE takes {every}").then(Advice("{filename} renames it", filename=""), "; "),
         )
     if wanted not in fitting:
         raise BadArgument(
             f"{name!r} cannot be stored as {wanted}",
             why=f"PVE requires the extension {' or '.join(ENDINGS[wanted])}",
-            next_step="Give filename= with the right extension, if the file has that format",
+            next_step=Advice("Give {filename} with the right extension, if the file has that format", filename=""),
         )
     return wanted
 
@@ -166,5 +168,5 @@ async def find_existing(pve: Cluster, destination: Resource, content: str, name:
     return next((volume for volume in volumes if volume.name == f"{content}/{name}"), None)
 
 
-def conflict_with(volume: StoredVolume, way_out: str) -> Conflict:
+def conflict_with(volume: StoredVolume, way_out: Advice) -> Conflict:
     return Conflict(f"{volume} already exists", why=f"It has {stored_volumes.describe(volume)}", next_step=way_out)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, Sentence, either
 from quorate.operations.images.local_files import (
     ENDINGS,
     Checksum,
@@ -77,10 +78,9 @@ async def image_upload(
         destination = await locate_existing(pve, destination, kind, name)
     existing = await find_existing(pve, destination, kind, name)
     if existing and not overwrite:
-        elsewhere = "" if existing.shared else ", node= for a copy on another node"
-        raise conflict_with(
-            existing, f"Choose another filename{elsewhere}, or overwrite=true to replace it (which needs access admin)"
-        )
+        elsewhere = () if existing.shared else (Advice("{node} for a copy on another node", node=""),)
+        replacing = Advice("{overwrite} to replace it (which needs access admin)", overwrite=True)
+        raise conflict_with(existing, either("Choose another filename", *elsewhere, replacing))
     digest = await asyncio.to_thread(_verify_checksum, source, checksum)
     image = _Image(source, name, kind, length, digest)
     call = _upload_call(pve, destination, image, replaces=existing is not None)
@@ -120,7 +120,12 @@ def _only_there(destination: Resource, others: list[str]) -> tuple[str, ...]:
 
 def _source(file: str | None, data: str | None, filename: str | None) -> Path | bytes:
     if (file is None) == (data is None):
-        raise BadArgument("One of file and data is needed", next_step="Give file=PATH, or data= with filename=")
+        raise BadArgument(
+            Sentence("One of {file} and {data} is needed", file=NAMED, data=NAMED),
+            next_step=either(
+                Advice("Give {file}", file="PATH"), Advice("{data} with {filename}", data="", filename="")
+            ),
+        )
     if data is not None:
         return _decode_data(data, filename)
     path = Path(str(file)).expanduser()
@@ -150,7 +155,9 @@ def _decode_data(data: str, filename: str | None) -> bytes:
     if filename is None:
         raise BadArgument("data needs a filename", next_step="Give it a name, such as tools.iso")
     if len(data) > MOST_DATA * 4 // 3 + 4:
-        raise BadArgument(f"data may hold {size(MOST_DATA)} at most", next_step="Give larger files by path: file=")
+        raise BadArgument(
+            f"data may hold {size(MOST_DATA)} at most", next_step=Advice("Give larger files by path: {file}", file="")
+        )
     try:
         content = base64.b64decode(re.sub(r"\s", "", data), validate=True)
     except binascii.Error:

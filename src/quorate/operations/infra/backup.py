@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import HOST_REGISTER, INFRA_ROLLBACK, Advice, append_advice
+from quorate.hints import HOST_REGISTER, INFRA_ROLLBACK, NAMED, Advice, append_advice, either
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import backups, device_backup
 from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
@@ -53,7 +53,8 @@ async def infra_backup(
     refs: list[int | str] = devices or [one.name for one in await homelab.hosts.all() if one.active]
     if not refs:
         raise BadArgument(
-            "There is nothing to back up", next_step=Advice("Register hosts, or give devices", HOST_REGISTER)
+            "There is nothing to back up",
+            next_step=either(Advice("Register hosts", HOST_REGISTER), Advice("give {devices}", devices=NAMED)),
         )
     if len(refs) > MOST_DEVICES:
         raise BadArgument(f"{len(refs)} devices are too many at once", next_step=f"At most {MOST_DEVICES}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quorate.hints import DEVICE_DECOMMISSION, GUEST_DELETE, Advice
+from quorate.hints import DEVICE_DECOMMISSION, GUEST_DELETE, Advice, append_advice
 from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
@@ -99,7 +99,9 @@ async def _moves(
         if move.volumes and not data and not force:
             raise Conflict(
                 f"{one} has data in {', '.join(map(str, move.volumes))}",
-                next_step="data=true moves it, too; force=true starts it there without data",
+                next_step=Advice("{data} moves it, too", data=True).then(
+                    Advice("{force} starts it there without data", force=True), "; "
+                ),
             )
         found.append(move)
     return found
@@ -117,7 +119,7 @@ def _moving(machine: Machine, other: Machine, move: Move, *, data: bool) -> tupl
             done = await move.carry(context.report, data=data)
         except Problem as problem:
             again = "What was moved before it stays moved; call again to continue from here"
-            problem.next_step = f"{problem.next_step or ''} {again}".strip()
+            problem.advice = append_advice(problem.advice, again)
             raise
         return ActionResult({"workload": describe_workload(done.workload)})
 

@@ -116,7 +116,9 @@ async def infra_plan(
         "changes": shown[:SHOWN],
         **({"more": len(shown) - SHOWN} if len(shown) > SHOWN else {}),
         "as_wanted": [f"{one.item.kind} {one.name}" for one in differences if one.act == "none"][:SHOWN],
-        **({"left_over": left[:SHOWN], "note": "prune=true removes what is left over"} if left else {}),
+        **(
+            {"left_over": left[:SHOWN], "note": Advice("{prune} removes what is left over", prune=True)} if left else {}
+        ),
         **last_run(await kept.entry(wanted.name)),
         "next": Advice("Apply it", INFRA_APPLY(plan=wanted.id, **({"prune": True} if prune else {}))),
     }

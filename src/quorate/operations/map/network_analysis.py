@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NETWORK_DISCOVER, Advice
+from quorate.hints import NETWORK_DISCOVER, Advice, either
 from quorate.homelab.devices.analysis import SEVERITIES, findings
 from quorate.homelab.devices.suggestions import NEEDS, Room, node_rooms, ranked, rooms
 from quorate.homelab.devices.visibility import visible_devices
@@ -91,7 +91,16 @@ async def network_suggest(
         "fits": [_fit(one) for one in fits[:limit]],
         "does_not_fit": {one.name: "; ".join(one.objections) for one in others[:limit]},
         "looked_at": len(order),
-        **({} if fits else {"next": "Free something, or ask for less with memory=, disk= or cores="}),
+        **(
+            {}
+            if fits
+            else {
+                "next": either(
+                    "Free something",
+                    Advice("ask for less with {memory}, {disk} or {cores}", memory="", disk="", cores=""),
+                )
+            }
+        ),
     }
 
 

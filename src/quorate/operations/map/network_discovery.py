@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import HOST_REGISTER, Advice
+from quorate.hints import HOST_REGISTER, Advice, either
 from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.devices.survey import Look, look_at_all
@@ -61,7 +61,8 @@ async def network_discover(
         ]
     if not refs:
         raise BadArgument(
-            "There is nothing to discover", next_step=Advice("Register hosts, or give scan=", HOST_REGISTER)
+            "There is nothing to discover",
+            next_step=either(Advice("Register hosts", HOST_REGISTER), Advice("give {scan}", scan="")),
         )
     left = max(1.0, seconds - (asyncio.get_running_loop().time() - begun))
     looks = await look_at_all(homelab, refs, at_once=concurrency, seconds=left, report=report)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NETWORK_DISCOVER, NETWORK_SCAN, Advice
+from quorate.hints import NETWORK_DISCOVER, NETWORK_SCAN, Advice, either
 from quorate.homelab import map_drawing
 from quorate.homelab.devices.sitemap import Sitemap, Spot
 from quorate.homelab.devices.store import Devices, find_device
@@ -46,7 +46,8 @@ async def network_map(
         raise NotFound("The map is empty", next_step=Advice("Find devices first", NETWORK_DISCOVER, NETWORK_SCAN))
     if count > map_drawing.MOST_SPOTS:
         raise BadArgument(
-            f"{count} devices are too many for a picture", next_step=f"Narrow it with segment=: {_networks(map_)}"
+            f"{count} devices are too many for a picture",
+            next_step=Advice(f"Narrow it with {{segment}}: {_networks(map_)}", segment=""),
         )
     facts = {"devices": count, "segments": [one.network for one in map_.segments], **_silent(map_)}
     if format == "mermaid":
@@ -66,7 +67,7 @@ def _png() -> Callable[[Picture], bytes]:
         raise NotConfigured(
             "A PNG needs matplotlib, which is not installed",
             why=f"Python said: {error}",
-            next_step="Use format=svg, or install it with `pip install 'quorate[charts]'`",
+            next_step=either(Advice("Use {format}", format="svg"), "install it with `pip install 'quorate[charts]'`"),
         ) from None
     return png
 

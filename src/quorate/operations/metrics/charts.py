@@ -91,7 +91,7 @@ async def draw_charts(
         raise BadArgument(
             f"There is nothing to draw: {', '.join(wanted)} was not recorded for {_names(subjects)}",
             why="A stopped guest has no load, a VM does not report how full its disk is, a storage has only disk",
-            next_step="Without chart=true you see which fields there are",
+            next_step=Advice("Without {chart} you see which fields there are", chart=True),
         )
     span = _span(found)
     chart = Chart(
@@ -124,10 +124,8 @@ def _drawing() -> Callable[..., bytes]:
         raise NotConfigured(
             "Charts need matplotlib, which is not installed",
             why=f"Python said: {error}",
-            next_step=Advice(
-                "Install it with `pip install 'quorate[charts]'` and restart Quorate; without chart=true you get the "
-                "same history as numbers",
-                METRICS_GET,
+            next_step=Advice("Install it with `pip install 'quorate[charts]'` and restart Quorate").then(
+                Advice("without {chart} you get the same history as numbers", METRICS_GET, chart=True), "; "
             ),
         ) from None
     return draw

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import METRICS_TOP, Advice
+from quorate.hints import METRICS_TOP, OMITTED, Advice, ArgumentHint
 from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.metrics import charts, numbers, series
 from quorate.operations.metrics.series import Consolidation, Series, Timeframe
@@ -43,9 +43,13 @@ async def metrics_get(
 ) -> Table | IllustratedFacts | dict[str, Any]:
     """Load of a guest, node or storage over time: min, mean, p95, max, last and trend per field, or a chart of it."""
     if chart:
-        refuse_combination("chart=true", {"points": points or None}, "It is for numbers; leave chart out")
+        refuse_combination(
+            ArgumentHint("chart", True),
+            {"points": points or None},
+            Advice("It is for numbers; leave {chart} out", chart=OMITTED),
+        )
     else:
-        refuse_combination("numbers", {"timezone": timezone}, "It is for charts; give chart=true")
+        refuse_combination("numbers", {"timezone": timezone}, Advice("It is for charts; give {chart}", chart=True))
     subjects = await find_subjects(pve, guest, node, storage)
     if len(subjects) > (SUBJECTS_AT_MOST if chart else 1):
         raise _too_many(len(subjects), chart=bool(chart))
@@ -62,7 +66,9 @@ def _too_many(count: int, *, chart: bool) -> BadArgument:
     if not chart:
         return BadArgument(
             f"Numbers are shown for one at a time, not for {count}",
-            next_step=Advice("chart=true compares several; find the guests that use most", METRICS_TOP),
+            next_step=Advice("{chart} compares several", chart=True).then(
+                Advice("find the guests that use most", METRICS_TOP), "; "
+            ),
         )
     return BadArgument(
         f"{count} lines are too many to tell apart",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorate.hints import NAMED, Advice, either
 from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import Resource, View
@@ -33,7 +34,15 @@ async def find_subjects(
     else:
         found += [await _storage(pve, name, node) for name in as_list(storages) for node in as_list(nodes) or [None]]
     if not found:
-        raise BadArgument("No guest, node or storage was specified", next_step="Give guest, node or storage")
+        raise BadArgument(
+            "No guest, node or storage was specified",
+            next_step=either(
+                Advice("Give {guest}", guest=NAMED),
+                Advice("{node}", node=NAMED),
+                Advice("{storage}", storage=NAMED),
+                conjunction=" or ",
+            ),
+        )
     return list({(subject.kind, subject.label): subject for subject in found}.values())
 
 

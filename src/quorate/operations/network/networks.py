@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NODE_LIST, see
+from quorate.hints import NAMED, NODE_LIST, ArgumentHint, Sentence, see
 from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.network import guest_networks, node_network, sdn
 from quorate.operations.plan import Plan
@@ -38,14 +38,16 @@ async def network_list(
 ) -> Table:
     """Networks that guests can use, interfaces of a node, or SDN; with the edits that are pending."""
     if kind is not None and kind not in _KINDS[of]:
-        raise BadArgument(f"of={of} has no kind={kind}", next_step=f"It has {', '.join(_KINDS[of])}")
+        raise BadArgument(Sentence("{of} has no {kind}", of=of, kind=kind), next_step=f"It has {', '.join(_KINDS[of])}")
     if of == "guests":
         return await guest_networks.for_guests(pve, node, kind, limit=limit, offset=offset)
     if of == "node":
         if node is None:
-            raise BadArgument("of=node needs node", next_step=see("List the nodes", NODE_LIST))
+            raise BadArgument(
+                Sentence("{of} needs {node}", of="node", node=NAMED), next_step=see("List the nodes", NODE_LIST)
+            )
         return await node_network.interfaces(pve, node, kind, limit=limit, offset=offset)
-    refuse_combination("of=sdn", {"node": node}, "SDN is the same on all nodes")
+    refuse_combination(ArgumentHint("of", "sdn"), {"node": node}, "SDN is the same on all nodes")
     return await sdn.objects(pve, kind, limit=limit, offset=offset)
 
 
@@ -65,7 +67,9 @@ async def network_apply(
     """Apply the pending network edits of a node or of SDN. A mistake cuts off nodes and their guests."""
     if of == "node":
         if node is None:
-            raise BadArgument("of=node needs node", next_step=see("List the nodes", NODE_LIST))
+            raise BadArgument(
+                Sentence("{of} needs {node}", of="node", node=NAMED), next_step=see("List the nodes", NODE_LIST)
+            )
         return await node_network.apply(pve, node)
-    refuse_combination("of=sdn", {"node": node}, "SDN is applied on all nodes at once")
+    refuse_combination(ArgumentHint("of", "sdn"), {"node": node}, "SDN is applied on all nodes at once")
     return await sdn.apply(pve)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NETWORK_APPLY, NETWORK_LIST, NODE_NETWORK_CHANGE, Advice, see
+from quorate.hints import NAMED, NETWORK_APPLY, NETWORK_LIST, NODE_NETWORK_CHANGE, Advice, Sentence, see
 from quorate.operations.api.risk import Reason
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
@@ -97,18 +97,25 @@ async def node_network_change(
         return await _revert(pve, node)
     if iface is None:
         raise BadArgument(
-            f"action={action} needs iface", next_step=see("List the interfaces", NETWORK_LIST(of="node", node=node))
+            Sentence("{action} needs {iface}", action=action, iface=NAMED),
+            next_step=see("List the interfaces", NETWORK_LIST(of="node", node=node)),
         )
     rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
     if action == "delete":
         return _delete(pve, node, iface, rows)
     kind = type or (rows[iface]["type"] if iface in rows else None)
     if kind is None:
-        raise BadArgument(f"{node} has no interface {iface!r} yet, so its type is needed", next_step="Give type=bridge")
+        raise BadArgument(
+            f"{node} has no interface {iface!r} yet, so its type is needed",
+            next_step=Advice("Give {type}", type="bridge"),
+        )
     if ports is not None:
         edits[_ports_option(kind)] = " ".join(ports)
     if not edits and not remove and iface in rows:
-        raise BadArgument(f"No changes to {iface} were specified", next_step="Give cidr, ports, mtu or other options")
+        raise BadArgument(
+            f"No changes to {iface} were specified",
+            next_step=Advice("Give {cidr}, {ports}, {mtu} or other options", cidr=NAMED, ports=NAMED, mtu=NAMED),
+        )
     return await _set(pve, node, iface, {"type": kind, **edits}, rows, remove or [])
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import API_CALL, NETWORK_APPLY, NETWORK_LIST, SDN_CHANGE, Advice
+from quorate.hints import API_CALL, NAMED, NETWORK_APPLY, NETWORK_LIST, SDN_CHANGE, Advice
 from quorate.operations.api.risk import Reason
 from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.plan import Call, Plan, Target
@@ -114,7 +114,10 @@ async def sdn_change(
         edits.pop("type", None)
         return _plan(pve, kind, name, "PUT", f"{ROOT}/{kind}s/{name}", {**edits, **_removal(remove)})
     if kind == "zone" and type is None:
-        raise BadArgument(f"There is no zone {name!r} yet, so its type is needed", next_step="Give type=simple or vlan")
+        raise BadArgument(
+            f"There is no zone {name!r} yet, so its type is needed",
+            next_step=Advice("Give {type}", type="simple or vlan"),
+        )
     if kind == "vnet":
         await _refuse_unknown_zone(pve, name, zone)
     return _plan(pve, kind, name, "POST", f"{ROOT}/{kind}s", {kind: name, **edits})
@@ -122,7 +125,7 @@ async def sdn_change(
 
 async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str, Any], remove: list[str]) -> Plan:
     if vnet is None:
-        raise BadArgument("A subnet needs its vnet", next_step=Advice("Give vnet=", NETWORK_LIST(of="sdn")))
+        raise BadArgument("A subnet needs its vnet", next_step=Advice("Give {vnet}", NETWORK_LIST(of="sdn"), vnet=""))
     known = await _subnet_id(pve, vnet, cidr)
     path = f"{ROOT}/vnets/{vnet}/subnets"
     if known is None:
@@ -135,7 +138,10 @@ def _plan(
 ) -> Plan:
     summary = f"Prepare {'the new' if method == 'POST' else 'the change of'} {kind} {name}"
     if method == "PUT" and not params:
-        raise BadArgument(f"No changes to {kind} {name} were specified", next_step="Give tag, gateway or options")
+        raise BadArgument(
+            f"No changes to {kind} {name} were specified",
+            next_step=Advice("Give {tag}, {gateway} or {options}", tag=NAMED, gateway=NAMED, options=NAMED),
+        )
 
     async def settled() -> bool:
         row = await _find(pve, kind, name, vnet)
@@ -149,7 +155,7 @@ def _plan(
 async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     summary = f"Prepare the removal of {kind} {name}"
     if kind == "subnet" and vnet is None:
-        raise BadArgument("A subnet needs its vnet", next_step=Advice("Give vnet=", NETWORK_LIST(of="sdn")))
+        raise BadArgument("A subnet needs its vnet", next_step=Advice("Give {vnet}", NETWORK_LIST(of="sdn"), vnet=""))
     if await _find(pve, kind, name, vnet) is None:
         return Plan(summary, unchanged=(f"There is no {kind} {name}",))
     await _refuse_used(pve, kind, name)
@@ -225,5 +231,6 @@ async def _refuse_used(pve: Cluster, kind: str, name: str) -> None:
     if users:
         what = "vnet" if kind == "zone" else "subnet"
         raise Conflict(
-            f"The {kind} {name} still has {what}s: {', '.join(users)}", next_step=f"Delete them first with kind={what}"
+            f"The {kind} {name} still has {what}s: {', '.join(users)}",
+            next_step=Advice("Delete them first with {kind}", kind=what),
         )

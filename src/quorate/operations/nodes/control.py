@@ -49,7 +49,9 @@ async def node_service_control(
         hint = suggest(service, rows, f"Available: {', '.join(sorted(rows))}")
         raise NotFound(f"{node} has no service {service!r} that PVE manages", next_step=hint)
     if action == "stop" and service in ESSENTIAL:
-        raise Conflict(f"{service} is not stopped: {ESSENTIAL[service]}", next_step="Use action=restart")
+        raise Conflict(
+            f"{service} is not stopped: {ESSENTIAL[service]}", next_step=Advice("Use {action}", action="restart")
+        )
     if rows[service].get("unit-state") == "not-found":
         raise Conflict(
             f"{service} is not installed on {node}",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import NODE_LIST, NODE_UPDATES_REFRESH, Advice, see
+from quorate.hints import NAMED, NODE_LIST, NODE_UPDATES_REFRESH, Advice, Sentence, see
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import moment, size, used_of, yes, yes_or_no
 from quorate.problems import BadArgument, Conflict
@@ -140,13 +140,15 @@ async def _disks(pve: Cluster, node: str) -> Table:
         for row in rows
     ]
     columns = ("disk", "type", "size", "model", "serial", "used", "health", "life_left_percent")
-    return _table(columns, listed, next="aspect=smart disk=… shows the health in full")
+    return _table(columns, listed, next=Advice("{aspect} {disk} shows the health in full", aspect="smart", disk="…"))
 
 
 async def _smart(pve: Cluster, node: str, disk: str | None) -> dict[str, Any]:
     if disk is None:
         names = [row["devpath"] for row in await pve.get(f"/nodes/{node}/disks/list", skipsmart=1)]
-        raise BadArgument("aspect=smart needs disk", next_step=f"{node} has {', '.join(names)}")
+        raise BadArgument(
+            Sentence("{aspect} needs {disk}", aspect="smart", disk=NAMED), next_step=f"{node} has {', '.join(names)}"
+        )
     found = await pve.get(f"/nodes/{node}/disks/smart", disk=disk)
     return {
         "disk": disk,

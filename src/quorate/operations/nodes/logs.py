@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, ArgumentHint, Sentence
 from quorate.operations.argument_checks import refuse_combination
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import When, moment, parse_moment
@@ -69,11 +70,14 @@ async def log_read(
     texts = tuple(contains) if isinstance(contains, list) else () if contains is None else (contains,)
     if node is None:
         if service is not None:
-            raise BadArgument("service needs node", next_step="Every node has a journal of its own; give node=")
+            raise BadArgument(
+                Sentence("{service} needs {node}", service=NAMED, node=NAMED),
+                next_step=Advice("Every node has a journal of its own; give {node}", node=""),
+            )
         return await _cluster_log(pve, LogFilter(begin, end, texts, user, bool(problems)), limit, offset)
     others = {"user": user, "problems": problems, "offset": offset or None}
     refuse_combination(
-        "node", others, "It is for the cluster's log; a journal takes service, since, until and contains"
+        ArgumentHint("node"), others, "It is for the cluster's log; a journal takes service, since, until and contains"
     )
     return await _node_log(pve, node, service, LogFilter(begin, end, texts), limit)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, Sentence
 from quorate.operations.placement import oversize_warnings
 from quorate.operations.plan import Plan
 from quorate.operations.provision.container_templates import find_template
@@ -146,7 +147,7 @@ def _features(pve: Cluster, given: str | None, *, unprivileged: bool) -> str | N
         raise BadArgument(f"The feature {bare!r} has no value", next_step=f"Write {bare}=1")
     if pve.client.identity != "root@pam" and (parts.keys() - {"nesting"} or not unprivileged):
         raise PermissionMissing(
-            f"{pve.client.identity} may not set features={given}",
+            Sentence(f"{pve.client.identity} may not set {{features}}", features=given),
             why="PVE lets only root@pam itself, not a token, set features other than nesting of an unprivileged "
             "container",
             next_step="Create it without them, then set them with `pct set` on the node",
@@ -189,7 +190,9 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     devices |= {f"net{number}": container_card(card, number) for number, card in enumerate(connected)}
     for key in devices:
         if key in request.settings:
-            raise BadArgument(f"{key!r} is specified twice", next_step="Leave it out of options")
+            raise BadArgument(
+                f"{key!r} is specified twice", next_step=Advice("Leave it out of {options}", options=NAMED)
+            )
     chosen = {"template": template.name, **request.chosen, **chosen_storage(placed)}
     return created_guest(
         "ct",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_MIGRATE, GUEST_TEMPLATE, SNAPSHOT_CREATE, Advice
+from quorate.hints import GUEST_MIGRATE, GUEST_TEMPLATE, NAMED, SNAPSHOT_CREATE, Advice, Sentence, either
 from quorate.operations.config_change import split_tags
 from quorate.operations.placement import oversize_warnings, pick_storage
 from quorate.operations.plan import Call, Plan, Target, guest_call
@@ -129,9 +129,9 @@ async def _decide_mode(source: Guest, full: bool | None, snapshot: str | None, *
     """Whether the disks are copied. If that is left open: not of a template whose storage can link to its disks."""
     if full is False and wants_copy:
         raise BadArgument(
-            "storage and format cannot be combined with a linked clone",
+            Sentence("{storage} and {format} cannot be combined with a linked clone", storage=NAMED, format=NAMED),
             why="Its disks stay on the storage of their base disks",
-            next_step="Leave them out, or ask for full=true",
+            next_step=either("Leave them out", Advice("ask for {full}", full=True)),
         )
     if full or (full is None and (wants_copy or not source.row.template)):
         return True
@@ -144,9 +144,10 @@ async def _decide_mode(source: Guest, full: bool | None, snapshot: str | None, *
         why="Its storage cannot link to these disks"
         if source.row.template or snapshot
         else "It is not a template, and disks can only be linked to a template's (on some storages to a snapshot's)",
-        next_step=Advice("Give full=true")
-        if source.row.template
-        else Advice("Give full=true, or make it a template", GUEST_TEMPLATE(guest=source.vmid)),
+        next_step=either(
+            Advice("Give {full}", full=True),
+            *(() if source.row.template else (Advice("make it a template", GUEST_TEMPLATE(guest=source.vmid)),)),
+        ),
     )
 
 
@@ -154,9 +155,9 @@ def _refuse_running_container(source: Guest, status: dict[str, Any], snapshot: s
     if not source.is_vm and status.get("status") == "running" and snapshot is None:
         raise Conflict(
             f"{source} is running, and a running container can only be copied from a snapshot",
-            next_step=Advice(
-                "Take a snapshot and give it as snapshot=, or shut the container down first",
-                SNAPSHOT_CREATE(guest=source.vmid),
+            next_step=either(
+                Advice("Take a snapshot and give it as {snapshot}", SNAPSHOT_CREATE(guest=source.vmid), snapshot=""),
+                "shut the container down first",
             ),
         )
 

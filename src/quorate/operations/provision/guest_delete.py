@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_POWER, Advice
+from quorate.hints import GUEST_POWER, Advice, either
 from quorate.operations.guests.power import power_call, state_of
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.preconditions import AttachedVolume, data_volumes, refuse_locked, replication_jobs
@@ -48,9 +48,14 @@ async def guest_delete(
     return Plan(
         summary,
         (*await _stop_calls(found, stop=stop), delete),
-        warnings=() if purge else ("Backup jobs that name it keep its id; purge=true removes it from them",),
+        warnings=() if purge else (_KEPT_BY_JOBS,),
         next_step="Its backups stay on their storage",
     )
+
+
+_KEPT_BY_JOBS = Advice("Backup jobs that name it keep its id").then(
+    Advice("{purge} removes it from them", purge=True), "; "
+)
 
 
 def _delete_parameters(*, purge: bool, unreferenced: bool) -> dict[str, Any]:
@@ -66,9 +71,9 @@ async def _stop_calls(guest: Guest, *, stop: bool) -> list[Call]:
     if not stop:
         raise Conflict(
             f"{guest} is {state}, and only a stopped guest can be deleted",
-            next_step=Advice(
-                "Shut it down first, or give stop=true to cut its power",
-                GUEST_POWER(guest=guest.vmid, action="shutdown"),
+            next_step=either(
+                Advice("Shut it down first", GUEST_POWER(guest=guest.vmid, action="shutdown")),
+                Advice("give {stop} to cut its power", stop=True),
             ),
         )
     call = power_call(guest, "stop", state, {})
@@ -92,13 +97,13 @@ async def _refuse_referenced(pve: Cluster, guest: Guest, status: dict[str, Any],
     if (status.get("ha") or {}).get("managed"):
         raise Conflict(
             f"{guest} is under HA",
-            next_step="Give purge=true to take it out of HA, replication and backup jobs as well",
+            next_step=Advice("Give {purge} to take it out of HA, replication and backup jobs as well", purge=True),
         )
     jobs = await replication_jobs(pve, guest)
     if jobs:
         raise Conflict(
             f"{guest} is replicated by {', '.join(str(job.get('id')) for job in jobs)}",
-            next_step="Remove the job first and let it clean up its target, or give purge=true",
+            next_step=either("Remove the job first and let it clean up its target", Advice("give {purge}", purge=True)),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, either
 from quorate.operations.placement import oversize_warnings, pick_storage
 from quorate.operations.plan import Plan, guest_call
 from quorate.operations.preconditions import (
@@ -123,15 +124,17 @@ def _decide_mode(guest: Guest, mode: Mode | None, *, running: bool) -> Mode:
     if mode == "offline" and running:
         raise Conflict(
             f"{guest} is running, so it cannot be moved offline",
-            next_step=f"Shut it down first, or use mode={'live' if guest.is_vm else 'restart'}",
+            next_step=either("Shut it down first", Advice("use {mode}", mode="live" if guest.is_vm else "restart")),
         )
     if mode == "live" and not guest.is_vm:
         raise BadArgument(
             f"{guest} is a container, and PVE cannot move containers live",
-            next_step="Use mode=restart: it is shut down, moved and started again",
+            next_step=Advice("Use {mode}: it is shut down, moved and started again", mode="restart"),
         )
     if mode == "restart" and guest.is_vm:
-        raise BadArgument(f"{guest} is a VM, which is moved live or offline", next_step="Use mode=live")
+        raise BadArgument(
+            f"{guest} is a VM, which is moved live or offline", next_step=Advice("Use {mode}", mode="live")
+        )
     return mode
 
 
@@ -231,7 +234,9 @@ async def _refuse_unreachable(
         choice = sorted(name for name, row in available.items() if content in row.content.split(","))
         raise Conflict(
             f"{node} does not have the storage {', '.join(sorted(lacking))} of {guest}",
-            next_step=f"Give target_storage; {node} has {', '.join(choice) or 'none for its disks'}",
+            next_step=Advice("Give {target_storage}", target_storage=NAMED).then(
+                Advice(f"{node} has {', '.join(choice) or 'none for its disks'}"), "; "
+            ),
         )
 
 
@@ -267,7 +272,10 @@ def _refuse_uncopied(guest: Guest, local: list[AttachedVolume], mode: Mode, *, w
         raise kind(
             f"{guest} runs on local disks of {guest.row.node}: {', '.join(str(one) for one in data)}",
             why=f"{size(sum(one.size for one in data))} would be copied while it runs",
-            next_step="Give with_local_disks=true to copy them, or move them to a shared storage first",
+            next_step=either(
+                Advice("Give {with_local_disks} to copy them", with_local_disks=True),
+                "move them to a shared storage first",
+            ),
         )
 
 
@@ -281,10 +289,12 @@ async def refuse_untransferable(
         goal = mapping.get(one.storage, mapping.get("", one.storage))
         types = {row.plugintype for row in (here[one.storage], available.get(goal)) if row is not None}
         if "zfspool" in types and len(types) > 1:
-            way = "start it and use mode=live with_local_disks=true, " if guest.is_vm else ""
+            live = Advice("Start it and use {mode} {with_local_disks}", mode="live", with_local_disks=True)
             raise Conflict(
                 f"{one} of {guest} cannot be sent from {one.storage} to {goal}: ZFS disks can only be sent to ZFS",
-                next_step=f"To move it, {way}choose a storage of the same type, or move the disk here first",
+                next_step=either(
+                    *((live,) if guest.is_vm else ()), "choose a storage of the same type", "move the disk here first"
+                ),
             )
 
 

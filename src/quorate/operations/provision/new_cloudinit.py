@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.hints import NAMED, Sentence
 from quorate.operations.provision.new_guests import as_list, plain_value, refuse_unknown
 from quorate.operations.provision.new_networks import address_parts, name_servers
 from quorate.problems import BadArgument
@@ -41,7 +42,8 @@ def cloudinit_options(given: Mapping[str, Any]) -> dict[str, Any]:
     addresses = {_ADDRESS[key]: str(given[key]) for key in _ADDRESS if given.get(key)}
     if addresses and "ipconfig0" in options:
         raise BadArgument(
-            "cloud_init contains both ipconfig0 and its parts", next_step="Give ip and gateway, or ipconfig0"
+            Sentence("{cloud_init} contains both ipconfig0 and its parts", cloud_init=NAMED),
+            next_step="Give ip and gateway, or ipconfig0",
         )
     options.setdefault("ipconfig0", values.build(address_parts(addresses)))
     return options

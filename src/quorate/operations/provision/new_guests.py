@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, Advice, see
+from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, NAMED, Advice, Wording, either, see
 from quorate.operations.config_change import checked_tags
 from quorate.operations.placement import choose_vmid, pick_node
 from quorate.operations.plan import Call, Plan, Target
@@ -113,7 +113,9 @@ def extra_options(endpoint: Endpoint, options: Mapping[str, Any] | None, taken: 
     known = endpoint.parameters.keys() - _NOT_OPTIONS
     for name in options or {}:
         if name in taken:
-            raise BadArgument(f"{name!r} is specified twice", next_step="Leave it out of options")
+            raise BadArgument(
+                f"{name!r} is specified twice", next_step=Advice("Leave it out of {options}", options=NAMED)
+            )
         if name in ("archive", "restore", "force"):
             raise BadArgument(
                 f"A new guest has no option {name!r}", next_step=Advice("To restore a backup", BACKUP_RESTORE)
@@ -251,7 +253,7 @@ class NewGuest:
     pool: str | None = None
     storages: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str | Wording, ...] = ()
     objections: tuple[str, ...] = ()
     """Why PVE will refuse to start it."""
     read_back: bool = True
@@ -260,7 +262,9 @@ class NewGuest:
     async def plan(self, pve: Cluster, vmid: int | None = None) -> Plan:
         """With this vmid, or with the next free one. If that is taken before PVE sees the call, another is tried."""
         if self.start and self.objections:
-            raise Conflict(self.objections[0], next_step="Change that, or create the VM with start=false")
+            raise Conflict(
+                self.objections[0], next_step=either("Change that", Advice("create the VM with {start}", start=False))
+            )
         target = Target(self.kind, str(await choose_vmid(pve, vmid)), self.name, self.node)
         create = self.create(target)
         if self.started:  # in a task of its own, after that of the creation

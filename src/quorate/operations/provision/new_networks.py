@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quorate.hints import NAMED, Advice, either
 from quorate.operations.placement import pick_bridge
 from quorate.operations.provision.new_guests import part_text
 from quorate.problems import BadArgument
@@ -37,7 +38,12 @@ async def connect(pve: Cluster, node: str, cards: Sequence[Card]) -> list[Card]:
     found: dict[str | None, str] = {}
     for wanted in {card.get("bridge") for card in cards}:
         found[wanted] = await pick_bridge(
-            pve, node, wanted, next_step="Name it in networks=, or give networks=[] for no network"
+            pve,
+            node,
+            wanted,
+            next_step=either(
+                Advice("Name it in {networks}", networks=""), Advice("give {networks} for no network", networks=[])
+            ),
         )
     return [{**card, "bridge": found[card.get("bridge")]} for card in cards]
 
@@ -58,7 +64,8 @@ def vm_card(card: Card, model: str) -> str:
         )
     if misplaced := sorted({"ip", "ip6", "gw", "gw6"} & card.keys()):
         raise BadArgument(
-            f"A VM's network card has no {misplaced[0]!r}", next_step="Addresses of a VM go into cloud_init"
+            f"A VM's network card has no {misplaced[0]!r}",
+            next_step=Advice("Addresses of a VM go into {cloud_init}", cloud_init=NAMED),
         )
     return values.build_nic({**card, "model": chosen})
 

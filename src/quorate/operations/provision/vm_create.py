@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice, either
 from quorate.operations.disk_images import firmware_drive
 from quorate.operations.placement import oversize_warnings, pick_storage
 from quorate.operations.plan import Call, Plan, Target
@@ -53,10 +54,9 @@ from quorate.pve.inventory import Resource
 
 CPU = "x86-64-v2-AES"
 DISK = "32G"
-NOTHING_TO_BOOT = (
-    "It has nothing to boot: its disks are empty and no ISO is inserted, so it can only boot from the network. Give "
-    "iso, or import_from for a disk"
-)
+NOTHING_TO_BOOT = Advice(
+    "It has nothing to boot: its disks are empty and no ISO is inserted, so it can only boot from the network"
+).then(either(Advice("Give {iso}", iso=NAMED), Advice("{import_from} for a disk", import_from=NAMED)))
 CD_ORDER = (2, 3, 1, 0)  # ide2 is where PVE's own pages look for the CD-ROM
 
 
@@ -224,7 +224,10 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     disks = {slots.take(disk.wish.bus or request.system.bus): disk for disk in placed}
     cards = {f"net{number}": vm_card(card, request.system.model) for number, card in enumerate(connected)}
     if twice := [key for key in cards if key in request.settings]:
-        raise BadArgument(f"{twice[0]!r} is specified twice", next_step="Leave it out of options, or set networks=[]")
+        raise BadArgument(
+            f"{twice[0]!r} is specified twice",
+            next_step=either(Advice("Leave it out of {options}", options=NAMED), Advice("set {networks}", networks=[])),
+        )
     devices = {
         **cds,
         **{key: drive(disk, bus=str(values.bus_of(key))) for key, disk in disks.items()},

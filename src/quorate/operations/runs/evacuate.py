@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quorate.hints import RUN_LIST, see
+from quorate.hints import NAMED, RUN_LIST, Advice, see
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.runs import moves
@@ -46,7 +46,7 @@ async def run_evacuate(
     await pve.inventory.online_node(node)
     targets = [(await pve.inventory.online_node(one)).node for one in to or ()] or await _others(pve, node)
     if node in targets:
-        raise BadArgument(f"{node} is the node to be emptied", next_step="Leave it out of `to`")
+        raise BadArgument(f"{node} is the node to be emptied", next_step=Advice("Leave it out of `{to}`", to=NAMED))
     here = await pve.inventory.fresh_guests(node)
     rows = [row for row in here if _concerned(row, stopped=stopped)]
     placed = await moves.place_all(pve, rows, targets, with_local_disks=with_local_disks)
@@ -56,7 +56,7 @@ async def run_evacuate(
         raise Conflict(
             f"No guest of {node} can be moved" if placed else f"There is nothing to move on {node}",
             why=why or None,
-            next_step="Choose stopped=true for guests that are stopped" if not placed else None,
+            next_step=None if placed else Advice("Choose {stopped} for guests that are stopped", stopped=True),
         )
     guests = ", ".join(f"{one.row.kind} {one.row.vmid} {one.row.name}" for one in sorted_by_vmid(movable))
     outline = Outline(

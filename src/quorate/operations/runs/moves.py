@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorate.hints import ArgumentHint
 from quorate.operations.plan import Call, Failure, Plan
 from quorate.operations.provision.guest_migrate import LINKED_CLONES, LocalDisks, guest_migrate
 from quorate.operations.runs.kind import Step
@@ -56,7 +57,9 @@ async def place(
         except _OBJECTIONS as problem:
             found.why_not[node] = as_failure(problem)
             if isinstance(problem, LocalDisks):
-                found.why_not[node] = f"{as_failure(problem).removesuffix('.')}; with_local_disks=true copies it"
+                found.why_not[node] = (
+                    f"{as_failure(problem).removesuffix('.')}; {ArgumentHint('with_local_disks', True)} copies it"
+                )
             continue
         if linked := plan.facts.get(LINKED_CLONES):
             found.why_not[node] = f"{', '.join(linked)} is a linked clone, and what it builds on stays behind"

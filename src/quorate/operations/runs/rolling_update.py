@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.command_secrets import shown_line
+from quorate.hints import Advice, either
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.runs import moves
@@ -72,7 +73,8 @@ async def run_rolling_update(
         await pve.inventory.online_node(node)
     if len(known) < 2 and not shutdown_rest:
         raise BadArgument(
-            "There is no other node that could take the guests", next_step="Give shutdown_rest=true to shut them down"
+            "There is no other node that could take the guests",
+            next_step=Advice("Give {shutdown_rest} to shut them down", shutdown_rest=True),
         )
     guests = [row for row in await pve.inventory.fresh_guests() if not row.template]
     stuck, lines = [], []
@@ -89,8 +91,10 @@ async def run_rolling_update(
         more = [f"and {len(stuck) - SHOWN_STUCK} more"] if len(stuck) > SHOWN_STUCK else []
         raise Conflict(
             "\n- ".join([f"{len(stuck)} {'guest' if len(stuck) == 1 else 'guests'} cannot be moved:", *named, *more]),
-            next_step="Give with_local_disks=true to copy local disks, or shutdown_rest=true to shut the others down "
-            "while their node reboots",
+            next_step=either(
+                Advice("Give {with_local_disks} to copy local disks", with_local_disks=True),
+                Advice("{shutdown_rest} to shut the others down while their node reboots", shutdown_rest=True),
+            ),
         )
     problems = [f"{node}: {one}" for node in order for one in (await preflight(pve, node)).problems]
     if problems:

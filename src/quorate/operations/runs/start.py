@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from quorate.config import Access, ConfigError
 from quorate.config.policy import parse_hours
-from quorate.hints import RUN_WAIT, Advice
+from quorate.hints import RUN_WAIT, Advice, Wording
 from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target
 from quorate.operations.registry import NEEDED, Risk, find_operation
 from quorate.operations.units import moment, parse_moment
@@ -69,7 +69,7 @@ class Outline:
     """By the id of the run, which is part of the names of what it creates."""
     target: Target | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str | Advice, ...] = ()
+    warnings: tuple[str | Wording, ...] = ()
     needs: tuple[Call, ...] = ()
     """Examples of its calls: checked against rules, privileges and facts before anyone is asked."""
     elsewhere: tuple[Action, ...] = ()

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import GUEST_DELETE, GUEST_GET, HOST_LIST, HOST_SHELL_OPEN, SCRIPT_INFO, Advice, append_advice, see
+from quorate.hints import (
+    GUEST_DELETE,
+    GUEST_GET,
+    HOST_LIST,
+    HOST_SHELL_OPEN,
+    OMITTED,
+    SCRIPT_INFO,
+    Advice,
+    append_advice,
+    see,
+)
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.scripts.download import Fetched, fetch_script
@@ -60,7 +70,7 @@ async def script_run(
     if sha256 is not None and sha256.strip().lower() != fetched.sha256:
         raise Conflict(
             f"{found.path} has changed: its hash is {fetched.sha256}",
-            next_step="Look at it again with dry_run=true; nothing was done",
+            next_step=Advice("Look at it again with {dry_run}; nothing was done", dry_run=True),
         )
     vmid = await _free(cluster, ctid)
     variables = environment(settings or {}, {"var_ctid": str(vmid), **_system(found, fetched)})
@@ -124,7 +134,9 @@ async def _free(cluster: Cluster, ctid: int | None) -> int:
         taken = await cluster.guest(ctid)
     except NotFound:
         return ctid
-    raise Conflict(f"The id {ctid} belongs to {taken}", next_step="Leave ctid out for the next free one")
+    raise Conflict(
+        f"The id {ctid} belongs to {taken}", next_step=Advice("Leave {ctid} out for the next free one", ctid=OMITTED)
+    )
 
 
 def _system(known: Script, fetched: Fetched) -> dict[str, str]:

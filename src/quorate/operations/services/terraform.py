@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quorate.hints import SERVICE_LIST, see
+from quorate.hints import SERVICE_LIST, Advice, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.health import wait_until_healthy
@@ -96,7 +96,7 @@ async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, d
     if not data:
         raise BadArgument(
             f"{template.title} was created by Terraform, which destroys things with their data",
-            next_step="To confirm, use data=true",
+            next_step=Advice("To confirm, use {data}", data=True),
         )
     return await destroying(homelab, machine, template)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import DISK_CHANGE, DISK_DESTROY, GUEST_DELETE, VOLUME_UPDATE, Advice
+from quorate.hints import DISK_CHANGE, DISK_DESTROY, GUEST_DELETE, NAMED, VOLUME_UPDATE, Advice
 from quorate.operations import stored_volumes
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
@@ -129,7 +129,10 @@ async def volume_update(
             f"{found} is not a backup but {found.content}", why="Only backups have notes and protection in PVE"
         )
     if notes is None and protected is None:
-        raise BadArgument("No changes were specified", next_step="Give notes, protected or both")
+        raise BadArgument(
+            "No changes were specified",
+            next_step=Advice("Give {notes}, {protected} or both", notes=NAMED, protected=NAMED),
+        )
     now = await pve.get(found.path)
     wanted = {"notes": notes, "protected": None if protected is None else int(protected)}
     params = {key: value for key, value in wanted.items() if value is not None and not _is_so(now, key, value)}

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from quorate.hints import NAMED, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.terraform_export.container import CONTAINER, container
 from quorate.homelab.terraform_export.hcl import Block, Names, Reference, written
@@ -65,7 +66,9 @@ def _cluster(homelab: Homelab, name: str | None) -> Cluster:
         raise NotConfigured("No cluster is configured", next_step="`quorate init` sets one up")
     names = [one.name for one in homelab.clusters]
     if name is None and len(names) > 1:
-        raise BadArgument("Several clusters are configured", next_step=f"Give cluster: {', '.join(names)}")
+        raise BadArgument(
+            "Several clusters are configured", next_step=Advice(f"Give {{cluster}}: {', '.join(names)}", cluster=NAMED)
+        )
     found = next((one for one in homelab.clusters if name in (None, one.name)), None)
     if found is None:
         raise BadArgument(f"There is no cluster {name!r}", next_step=f"Available: {', '.join(names)}")

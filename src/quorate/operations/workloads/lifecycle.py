@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.command_rules import CommandRules
 from quorate.command_secrets import without_secrets
-from quorate.hints import WORKLOAD_GET, see
+from quorate.hints import WORKLOAD_GET, Advice, either, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.installations import place_of
@@ -103,7 +103,7 @@ async def _deployment(
     if old is not None and not replace:
         raise Conflict(
             f"{old} already exists on {machine}",
-            next_step="Give replace=true, or choose another name",
+            next_step=either(Advice("Give {replace}", replace=True), "choose another name"),
         )
     await _ensure_free_ports(found, spec)
     fetches = await _fetches(found, spec)
@@ -277,7 +277,9 @@ async def _fetches(engine: Engine, spec: Spec) -> bool:
         return True
     present = await engine.has_image(spec.image)
     if not present and spec.pull == "never":
-        raise NotFound(f"{engine.name} has no image {spec.image!r} there", next_step="pull=missing fetches it")
+        raise NotFound(
+            f"{engine.name} has no image {spec.image!r} there", next_step=Advice("{pull} fetches it", pull="missing")
+        )
     return not present
 
 
