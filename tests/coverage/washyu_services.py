@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from quorate.homelab.scripts.index import packaged as scripts
-from quorate.homelab.services.catalogue import packaged as services
+from quorate.homelab.scripts.index import load_packaged_index as scripts
+from quorate.homelab.services.catalogue import load_packaged as services
 from tests.coverage import homelabs
 from tests.coverage.homelabs import HomelabRig
 from tests.coverage.rows import Done, Row

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from quorate.config import Access
-from quorate.homelab.infra.document import examined
+from quorate.homelab.infra.document import examine_document
 from tests import paths
 from tests.rigs.infra_hosts import InfraLab, infra_lab
 
@@ -216,7 +216,7 @@ async def test_a_step_that_outlasts_the_call_goes_on_and_the_rest_is_done_by_the
 
 def test_the_document_of_the_manual_is_right():
     text = (paths.DOCS / "homelab/infra.md").read_text()
-    document, faults = examined(text.split("```yaml\n")[1].split("```")[0])
+    document, faults = examine_document(text.split("```yaml\n")[1].split("```")[0])
     assert faults == []
     assert [str(one) for one in document.order()] == [
         "host nas", "guest web01", "workload db", "workload app", "service pihole"

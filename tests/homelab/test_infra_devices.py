@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.homelab.infra.dependants import connected, still_running
+from quorate.homelab.infra.dependants import describe_running, parse_connections
 from quorate.inside.facts.model import Facts, Port, Services
 from quorate.ssh.settings import Login, SshSettings
 from tests.rigs.homelab import house
@@ -94,7 +94,7 @@ def test_users_of_what_listens_there_are_found_by_their_connections():
         "0 0 [::ffff:10.0.0.5]:8080 [::ffff:10.0.0.8]:3345\n0 0 127.0.0.1:5432 127.0.0.1:9999\n--\n"
         "LISTEN 0 128 0.0.0.0:5432 0.0.0.0:*\nLISTEN 0 128 *:8080 *:*\nLISTEN 0 128 0.0.0.0:22 0.0.0.0:*\n"
     )
-    assert connected(text) == ["port 5432 is in use by 10.0.0.9", "port 8080 is in use by ::ffff:10.0.0.8"]
+    assert parse_connections(text) == ["port 5432 is in use by 10.0.0.9", "port 8080 is in use by ::ffff:10.0.0.8"]
 
 
 def test_what_listens_or_runs_on_a_machine_is_named_without_the_system_itself():
@@ -108,7 +108,7 @@ def test_what_listens_or_runs_on_a_machine_is_named_without_the_system_itself():
         ),
         services=Services("systemd", ("borgmatic", "cron", "ssh", "systemd-logind", "user@0")),
     )
-    assert still_running(facts) == [
+    assert describe_running(facts) == [
         "dnsmasq listens on port 53",
         "postgres listens on port 5432",
         "something listens on port 9",

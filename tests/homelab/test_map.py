@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from quorate.config.rules import Policy, Rule
 from quorate.homelab.devices.analysis import end_of_life, findings
 from quorate.homelab.devices.device import Device
-from quorate.homelab.devices.sitemap import Segment, Sitemap, Spot, sitemap
-from quorate.homelab.devices.suggestions import NEEDS, ranked, rooms
+from quorate.homelab.devices.sitemap import MapDevice, Segment, Sitemap, sitemap
+from quorate.homelab.devices.suggestions import NEEDS, rank_rooms, rooms
 from quorate.homelab.host import Host
-from quorate.homelab.map_drawing import drawn, fitted, mermaid, svg
+from quorate.homelab.map_drawing import draw_map, fit_text, render_mermaid, render_svg
 from quorate.inside.facts.model import (
     Container,
     Cpu,
@@ -130,19 +130,19 @@ def test_a_router_in_two_networks_stands_in_one_and_is_shown_in_both():
     camera = machine(2, "camera", "10.20.0.4/24")
     map_ = sitemap([router, camera], ())
     lanes = {one.network: one for one in map_.segments}
-    assert [spot.name for spot in lanes["192.168.1.0/24"].spots] == ["opnsense"]
+    assert [spot.name for spot in lanes["192.168.1.0/24"].devices] == ["opnsense"]
     assert [spot.name for spot in lanes["10.20.0.0/24"].visitors] == ["opnsense"]
-    assert lanes["192.168.1.0/24"].spots[0].role == "router"
-    picture = svg(drawn(map_, "t", "s"))
+    assert lanes["192.168.1.0/24"].devices[0].role == "router"
+    picture = render_svg(draw_map(map_, "t", "s"))
     assert "10.20.0.1" in picture
     assert "also 192.168.1.1" in picture
 
 
 def test_a_guest_in_another_network_than_its_node_is_counted_there_and_has_one_address():
-    guest = Spot("guest", "k3s", addresses=("10.20.0.41",), cores=4)
-    node = Spot("hypervisor", "pve1", addresses=("192.168.1.11",), guests=[guest, Spot("guest", "web")])
-    lanes = [Segment("192.168.1.0/24", spots=[node]), Segment("10.20.0.0/24", visitors=[guest])]
-    picture = svg(drawn(Sitemap(lanes, [], {}), "t", "s"))
+    guest = MapDevice("guest", "k3s", addresses=("10.20.0.41",), cores=4)
+    node = MapDevice("hypervisor", "pve1", addresses=("192.168.1.11",), guests=[guest, MapDevice("guest", "web")])
+    lanes = [Segment("192.168.1.0/24", devices=[node]), Segment("10.20.0.0/24", visitors=[guest])]
+    picture = render_svg(draw_map(Sitemap(lanes, [], {}), "t", "s"))
     assert "also" not in picture
     assert "2 devices" in picture
     assert "1 device " in picture
@@ -151,7 +151,7 @@ def test_a_guest_in_another_network_than_its_node_is_counted_there_and_has_one_a
 def test_a_machine_with_virtual_machines_of_its_own_is_a_hypervisor():
     host = machine(5, "kvm", vms=(Vm(manager="virsh", name="win", state="running"),))
     (segment,) = sitemap([host], ()).segments
-    (spot,) = [one for one in segment.spots if one.name == "kvm"]
+    (spot,) = [one for one in segment.devices if one.name == "kvm"]
     assert (spot.role, [guest.name for guest in spot.guests]) == ("hypervisor", ["win"])
 
 
@@ -160,24 +160,24 @@ def test_an_address_without_prefix_stands_in_the_network_that_others_have_told()
     scanned = Device(id=2, name="printer", addresses=("10.0.77.9",))
     elsewhere = Device(id=3, name="camera", addresses=("172.16.3.4",))
     segments = {one.network: one for one in sitemap([wide, scanned, elsewhere], ()).segments}
-    assert {spot.name for spot in segments["10.0.0.0/16"].spots} == {"nas", "printer"}
+    assert {spot.name for spot in segments["10.0.0.0/16"].devices} == {"nas", "printer"}
     assert segments["172.16.3.0/24"].assumed
 
 
 @given(st.lists(st.text(max_size=60), max_size=5))
 def test_no_name_breaks_out_of_a_picture(names):
-    spots = [Spot("host", name, addresses=("10.0.0.1",)) for name in names]
+    spots = [MapDevice("host", name, addresses=("10.0.0.1",)) for name in names]
     map_ = Sitemap([], spots, {})
-    ElementTree.fromstring(svg(drawn(map_, "title", "subtitle")))
-    labels = re.findall(r'n\d+\["(.*)"\]', mermaid(map_))
+    ElementTree.fromstring(render_svg(draw_map(map_, "title", "subtitle")))
+    labels = re.findall(r'n\d+\["(.*)"\]', render_mermaid(map_))
     assert len(labels) == len(names)
     assert not any(re.search(r'["\[\]<>]', label.replace("<br/>", "")) for label in labels)
 
 
 def test_long_names_are_cut_to_the_room_there_is():
-    assert fitted("short", 200, 12) == "short"
-    assert len(fitted("x" * 500, 100, 12)) < 20
-    assert fitted("two\nlines\x07", 200, 12) == "two lines"
+    assert fit_text("short", 200, 12) == "short"
+    assert len(fit_text("x" * 500, 100, 12)) < 20
+    assert fit_text("two\nlines\x07", 200, 12) == "two lines"
 
 
 @pytest.mark.thorough
@@ -280,7 +280,7 @@ def test_a_suggestion_goes_where_most_is_free_and_tells_the_numbers():
     busy = machine(2, "busy", memory=Memory(total=8 * GIB, available=GIB), uptime=Uptime(load=(4.0, 4.0, 4.0)))
     idle = machine(3, "idle", memory=Memory(total=8 * GIB, available=7 * GIB))
     small = machine(4, "small", memory=Memory(total=GIB, available=GIB // 4))
-    order = ranked(rooms([busy, idle, small]), NEEDS["service"])
+    order = rank_rooms(rooms([busy, idle, small]), NEEDS["service"])
     assert [one.name for one in order] == ["idle", "busy", "small"]
     assert "7.0 GiB of 8.0 GiB memory free" in order[0].reasons
     assert order[2].objections == ["needs 1.0 GiB memory, 0.2 GiB free"]
@@ -296,12 +296,12 @@ def test_the_kind_of_thing_decides_what_counts():
     )
 
     def best(kind: str) -> str:
-        return ranked(rooms([turning, wide, docker, quick]), NEEDS[kind])[0].name
+        return rank_rooms(rooms([turning, wide, docker, quick]), NEEDS[kind])[0].name
 
     assert best("docker") == "docker"
     assert best("database") == "quick"
     assert best("backup") == "wide"
-    (unknown,) = ranked(rooms([machine(6, "unknown", filesystems=None)]), NEEDS["service"])
+    (unknown,) = rank_rooms(rooms([machine(6, "unknown", filesystems=None)]), NEEDS["service"])
     assert unknown.objections == ["its free disk space is unknown"]
 
 

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from quorate.app import simulated_cluster
 from quorate.config import Approval, ConfigError, load
 from quorate.config.settings import SCRIPTS_URL
-from quorate.homelab.scripts.index import Index, current, packaged
+from quorate.homelab.scripts.index import Index, current, load_packaged_index
 from quorate.homelab.scripts.index_refresh import archive_of
-from quorate.homelab.scripts.script import PATH, described
+from quorate.homelab.scripts.script import PATH, parse_script
 from quorate.homelab.scripts.unattended_run import environment
 from quorate.problems import Problem
 from quorate.sim.simulator import SimulatedCluster
@@ -169,7 +169,7 @@ async def test_scripts_are_found_without_a_network(tmp_path):
         ]  # fmt: skip
         assert {row["category"] for row in await quorate.rows("script_search", words="debian", category="vm")} == {"vm"}
         everything = await quorate.facts("script_search")
-        assert everything["total"] == len(packaged().scripts) > 100
+        assert everything["total"] == len(load_packaged_index().scripts) > 100
         assert "scripts refresh" in everything["index"]
         assert (await quorate.facts("script_search", words="no such thing at all"))["rows"] == []
         info = await quorate.facts("script_info", script="Vaultwarden")
@@ -181,31 +181,31 @@ async def test_scripts_are_found_without_a_network(tmp_path):
 
 
 def test_every_entry_of_the_packages_index_is_whole():
-    for script in packaged().scripts:
+    for script in load_packaged_index().scripts:
         assert PATH.fullmatch(script.path), script.path
         assert script.about
         assert len(script.about) < 100
         assert script.category != "ct" or (script.cpu and script.ram and script.disk and script.os and script.version)
-    paths = [script.path for script in packaged().scripts]
+    paths = [script.path for script in load_packaged_index().scripts]
     assert paths == sorted(set(paths))
 
 
 def test_a_script_tells_its_defaults_but_none_that_depend_on_something():
-    found = described("ct/debian.sh", DEBIAN)
+    found = parse_script("ct/debian.sh", DEBIAN)
     assert (found.name, found.cpu, found.ram, found.disk, found.os, found.version) == (
         "Debian", 1, 512, 2, "debian", "13",
     )  # fmt: skip
     assert (found.unprivileged, found.tags, found.port) == (True, ("os", "plain"), 8006)
-    older = described("ct/wiki.sh", OLDER)
+    older = parse_script("ct/wiki.sh", OLDER)
     assert (older.name, older.cpu, older.ram, older.disk, older.unprivileged) == ("Wiki", 2, None, 4, None)
-    asking = described("ct/caddy.sh", ASKING)
+    asking = parse_script("ct/caddy.sh", ASKING)
     assert (asking.cpu, asking.ram, asking.os) == (1, None, "")
 
 
 @patient
 @given(st.text())
 def test_any_text_can_be_described(text):
-    described("ct/x.sh", "#!/bin/bash\n" + text)
+    parse_script("ct/x.sh", "#!/bin/bash\n" + text)
 
 
 # -- the operator's index ----------------------------------------------------------------------------------------------

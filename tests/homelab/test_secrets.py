@@ -24,7 +24,7 @@ from quorate.config.settings import HomelabSettings
 from quorate.homelab import vault as vaults
 from quorate.homelab.machines import Login
 from quorate.homelab.secrets import Secrets
-from quorate.homelab.vault import Book, Vault
+from quorate.homelab.vault import Vault, VaultContent
 from quorate.pipeline.caller import Exchange
 from quorate.problems import Problem
 from quorate.secret import Secret
@@ -283,7 +283,7 @@ def changed(vault: Vault, change: Any) -> None:
     """Changed by someone who knows the format, checksum included."""
     kept = msgspec.json.decode(vault.file.read_bytes(), type=dict)
     change(kept)
-    book = msgspec.convert({**kept, "sha256": ""}, Book, strict=False)
+    book = msgspec.convert({**kept, "sha256": ""}, VaultContent, strict=False)
     vault.file.write_text(msgspec.structs.replace(book, sha256=book.checksum()).text())
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from quorate.config import Access
 from quorate.config.rules import Policy, Rule
-from quorate.homelab.services.catalogue import packaged
-from quorate.homelab.services.installations import STALE_SECONDS, Installed, Ledger
+from quorate.homelab.services.catalogue import load_packaged
+from quorate.homelab.services.installations import STALE_SECONDS, Installation, Installations
 from tests.rigs.compose_host import ComposeHost
 from tests.rigs.homelab import House, house
 
@@ -34,7 +34,7 @@ async def with_service(tmp_path: Path, **options) -> AsyncIterator[tuple[House, 
 async def test_the_catalogue_is_listed_and_found_by_plain_words(tmp_path):
     async with house(tmp_path, {}) as built:
         rows = await built.quorate.rows("service_list")
-        assert {row["service"] for row in rows} == set(packaged())
+        assert {row["service"] for row in rows} == set(load_packaged())
         assert len(rows) >= 14
         assert {method for row in rows for method in row["methods"].split(", ")} == {"compose", "ansible", "terraform"}
         [photos] = await built.quorate.rows("service_list", words="photos family")
@@ -46,9 +46,9 @@ async def test_the_catalogue_is_listed_and_found_by_plain_words(tmp_path):
         assert "Did you mean 'pihole'" in await built.quorate.refusal("service_info", service="pihol")
 
 
-@pytest.mark.parametrize("name", sorted(packaged()))
+@pytest.mark.parametrize("name", sorted(load_packaged()))
 def test_every_template_uses_each_of_its_settings_and_no_other(name):
-    template = packaged()[name]
+    template = load_packaged()[name]
     text = "\n".join(
         (template.compose, *template.terraform.values(), template.ansible.playbook if template.ansible else "")
     )
@@ -286,9 +286,9 @@ async def test_no_record_outlives_its_host_or_its_template_in_silence(tmp_path):
 
 async def test_a_record_says_that_its_guest_its_cluster_or_its_host_is_gone(tmp_path):
     async with with_service(tmp_path, toolsets=("homelab", "provision")) as (built, _, _):
-        quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
+        quorate, ledger = built.quorate, Installations(built.quorate.app.store)
         for place in ("demo/108", "lost/100", "forgotten"):
-            await ledger.keep(Installed("page", place, "compose", "installed"))
+            await ledger.keep(Installation("page", place, "compose", "installed"))
         info = await quorate.facts("service_info", service="page")
         gone = "forgotten (its host is no longer registered), lost/100 (its cluster is gone)"
         assert info["installed_on"] == f"demo/108, {gone}"
@@ -301,7 +301,7 @@ async def test_a_record_says_that_its_guest_its_cluster_or_its_host_is_gone(tmp_
 @pytest.mark.parametrize("state", ["installing", "upgrading"])
 async def test_work_whose_server_died_is_resolved_from_what_the_host_shows(tmp_path, state):
     async with with_service(tmp_path) as (built, host, port):
-        quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
+        quorate, ledger = built.quorate, Installations(built.quorate.app.store)
         await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
         done = await ledger.find("box", "page")
         assert done is not None
@@ -321,7 +321,7 @@ async def test_work_whose_server_died_is_resolved_from_what_the_host_shows(tmp_p
 @pytest.mark.thorough
 async def test_work_that_a_server_died_over_is_free_again_and_work_that_goes_on_is_not(tmp_path):
     async with with_service(tmp_path) as (built, _, port):
-        quorate, ledger = built.quorate, Ledger(built.quorate.app.store)
+        quorate, ledger = built.quorate, Installations(built.quorate.app.store)
         given = {"service": "page", "host": "box", "settings": {"web_port": port}}
         claim = await ledger.begin_work("box", "page")  # of another server
         await quorate.clock.advance(STALE_SECONDS - 1)

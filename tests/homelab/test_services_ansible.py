@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quorate.homelab.services.catalogue import packaged
+from quorate.homelab.services.catalogue import load_packaged
 from tests.rigs.homelab import House, house
 
 pytestmark = [
@@ -154,10 +154,10 @@ async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):
         assert "no setting" in await built.quorate.refusal("ansible_check", **given(there, ansible_host="10.0.0.1"))
 
 
-@pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.ansible])
+@pytest.mark.parametrize("name", [name for name, one in load_packaged().items() if one.ansible])
 @pytest.mark.thorough
 def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
-    ansible = packaged()[name].ansible
+    ansible = load_packaged()[name].ansible
     assert ansible is not None
     surroundings = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": str(tmp_path)}
     for number, text in enumerate(filter(None, (ansible.playbook, ansible.uninstall))):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorate.config import Access, Approval
-from quorate.homelab.services.catalogue import packaged
+from quorate.homelab.services.catalogue import load_packaged
 from tests.rigs.homelab import house
 
 pytestmark = [
@@ -196,10 +196,10 @@ async def test_a_template_that_is_wrong_is_told_in_the_words_of_the_program(tmp_
         assert "Unsupported block type" in refusal
 
 
-@pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.terraform])
+@pytest.mark.parametrize("name", [name for name, one in load_packaged().items() if one.terraform])
 def test_the_files_of_the_catalogue_are_understood(name):
     program = shutil.which("tofu") or shutil.which("terraform") or "terraform"
-    for text in packaged()[name].terraform.values():
+    for text in load_packaged()[name].terraform.values():
         done = subprocess.run([program, "fmt", "-no-color", "-"], input=text, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout == text, "it is written as the program would write it"

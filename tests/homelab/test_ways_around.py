@@ -174,8 +174,8 @@ def test_an_address_that_a_host_tells_of_itself_draws_nothing(told):
     seen = merge(Device(changed=1.0), Sighting(ref="nas", name="nas", facts=found), 2.0)
     assert seen.addresses == ("fd00::1/64",)
     for drawn in (
-        map_drawing.mermaid(sitemap([seen], [])),
-        map_drawing.svg(map_drawing.drawn(sitemap([seen], []), "x", "y")),
+        map_drawing.render_mermaid(sitemap([seen], [])),
+        map_drawing.render_svg(map_drawing.draw_map(sitemap([seen], []), "x", "y")),
     ):
         assert "fd00::1" in drawn
         assert "click" not in drawn

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.homelab.workloads import request
-from quorate.homelab.workloads.docker_shapes import Pulling, inspected, log_text
+from quorate.homelab.workloads.docker_shapes import Pulling, log_text, parse_container
 from quorate.homelab.workloads.lxd_shapes import create_request, parse_instance, source
 from quorate.homelab.workloads.model import Mount, Port, Spec
 from quorate.homelab.workloads.unix_http import Exchange
@@ -155,7 +155,7 @@ async def test_the_progress_of_a_pull_is_that_of_all_its_layers():
 
 
 def test_podman_tells_health_and_image_in_its_own_words():
-    shown = inspected(
+    shown = parse_container(
         "podman",
         {"Id": "1", "Name": "web", "ImageName": "docker.io/library/nginx:1", "Image": "abc", "Mounts": [],
          "State": {"Status": "running", "Healthcheck": {"Status": "healthy"}}, "Config": {"Env": ["A=b=c"]},

@@ -23,7 +23,7 @@ from mcp.types import PromptReference
 from quorate import documents, http_body
 from quorate.config import ClusterSettings
 from quorate.documents import Unreadable, is_deeper, read_json, read_yaml
-from quorate.homelab.infra.document import read as read_document
+from quorate.homelab.infra.document import read_document as read_document
 from quorate.pipeline.arguments import DEEPEST, LONGEST_TEXT, ROOMY, WrongArguments, refuse_oversized
 from quorate.problems import OutcomeUnknown
 from quorate.pve.connection import Connection, Limits, Secret, Token

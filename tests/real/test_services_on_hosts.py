@@ -12,7 +12,7 @@ import pytest
 
 from quorate.config.settings import HomelabSettings
 from quorate.homelab.secrets import Secrets
-from quorate.homelab.services.catalogue import packaged
+from quorate.homelab.services.catalogue import load_packaged
 from quorate.homelab.services.compose import environment_text
 from quorate.homelab.services.settings import choose
 from tests.real.engine_host import EngineHost, engine_host, serving
@@ -151,9 +151,9 @@ async def test_a_playbook_is_tried_run_and_taken_back_over_openssh(host: EngineH
         assert note() is None
 
 
-@pytest.mark.parametrize("name", [name for name, one in packaged().items() if one.compose])
+@pytest.mark.parametrize("name", [name for name, one in load_packaged().items() if one.compose])
 async def test_compose_understands_every_file_of_the_catalogue(host: EngineHost, tmp_path: Path, name: str):
-    template = packaged()[name]
+    template = load_packaged()[name]
     chosen = await choose(template, {}, {}, Secrets(HomelabSettings()))
     (tmp_path / "compose.yaml").write_text(template.compose)
     (tmp_path / ".env").write_text(environment_text(chosen))

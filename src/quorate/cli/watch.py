@@ -187,7 +187,7 @@ async def _print(watch: Watch) -> None:
 
 async def _warn(watch: Watch) -> bool:
     """Say what nobody has looked at, because an empty list would look healthy; whether anything is watched at all."""
-    watched = await watch.watched()
+    watched = await watch.describe_status()
     for name in ("watch", "not_watched", "not_read_yet"):
         if name in watched:
             print(f"quorate: {_line(str(watched[name]))}", file=sys.stderr)

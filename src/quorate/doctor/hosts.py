@@ -9,7 +9,7 @@ from quorate.config.settings import HOMELAB
 from quorate.doctor import Findings
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import registered
+from quorate.homelab.machines import resolve_host
 from quorate.inside.transport import Command
 from quorate.problems import Problem
 from quorate.pve.clock import Clock
@@ -40,7 +40,7 @@ async def _check(homelab: Homelab, host: Host, slots: asyncio.Semaphore) -> Find
     found, check = Findings(HOMELAB), f"SSH to {host.name}"
     try:
         async with slots, asyncio.timeout(SECONDS):
-            machine = await registered(homelab, host)
+            machine = await resolve_host(homelab, host)
             who = await machine.transport.run(Command(("id", "-un")))
     except TimeoutError:
         found.warn(check, f"{host.at} did not answer within {SECONDS:g} s", "Check that it is switched on")

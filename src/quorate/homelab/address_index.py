@@ -51,19 +51,19 @@ class AddressIndex:
         self._asking_for: dict[str, asyncio.Task[tuple[float, frozenset[str]]]] = {}
         self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def same(self, host: Host, hosts: list[Host]) -> list[Host]:
+    async def find_aliases(self, host: Host, hosts: list[Host]) -> list[Host]:
         """The hosts that are the same machine under another name."""
         others = [one for one in hosts if one.port == host.port and one.name != host.name]
         here, *there = await asyncio.gather(*(self._ips(one.address) for one in (host, *others)))
         return [one for one, ips in zip(others, there, strict=True) if ips & here]
 
-    async def member(self, cluster: Cluster, host: Host) -> Member | None:
+    async def find_member(self, cluster: Cluster, host: Host) -> Member | None:
         """The node or guest of the cluster that is at the host's address."""
         ips = await self._ips(host.address)
         found = [one for one in await self._load_members(cluster) if one.ip in ips and one.port in (None, host.port)]
         return min(found, key=lambda one: one.port is None, default=None)  # a port says more than an address
 
-    async def node(self, cluster: Cluster, host: Host) -> str | None:
+    async def find_node(self, cluster: Cluster, host: Host) -> str | None:
         """The node of the cluster at the host's address, without asking guests. Raises if the cluster is silent."""
         async with self._asking[cluster.name]:
             known = self._nodes.get(cluster.name)
@@ -77,7 +77,7 @@ class AddressIndex:
         found = [one for one in known[1] if one.ip in ips and one.port in (None, host.port)]
         return min(found, key=lambda one: one.port is None).id if found else None
 
-    async def guest_named(self, cluster: Cluster, host: Host) -> Guest | None:
+    async def find_guest_by_name(self, cluster: Cluster, host: Host) -> Guest | None:
         """The guest of the host's name, if it is at the host's address. Only guests of that name are asked."""
         ips = await self._ips(host.address)
         for row in await cluster.inventory.guests():
@@ -112,14 +112,14 @@ class AddressIndex:
         places: list[tuple[str, str, str, int | None]] = []
         for guest, addresses in zip(guests, shown, strict=True):
             places += [("guest", str(guest.vmid), *split_port(place)) for place in addresses]
-        return [*nodes, *await self._resolved_members(places)]
+        return [*nodes, *await self._resolve_members(places)]
 
     async def _nodes_of(self, cluster: Cluster) -> list[Member]:
         nodes = await addresses_of_nodes(cluster)
         places = [("node", node, *split_port(place)) for node, places in nodes.items() for place in places]
-        return await self._resolved_members(places)
+        return await self._resolve_members(places)
 
-    async def _resolved_members(self, places: list[tuple[str, str, str, int | None]]) -> list[Member]:
+    async def _resolve_members(self, places: list[tuple[str, str, str, int | None]]) -> list[Member]:
         resolved = await asyncio.gather(*(self._ips(host) for _, _, host, _ in places))
         return [
             Member(kind, name, ip, port)
@@ -142,7 +142,7 @@ class AddressIndex:
 
     async def _resolve(self, name: str) -> tuple[float, frozenset[str]]:
         try:
-            found = await _resolved(name)
+            found = await _lookup_addresses(name)
         finally:
             del self._asking_for[name]
         if len(self._resolved) >= MOST_NAMES:  # callers choose the names
@@ -151,7 +151,7 @@ class AddressIndex:
         return self._resolved[name]
 
 
-async def _resolved(name: str) -> frozenset[str]:
+async def _lookup_addresses(name: str) -> frozenset[str]:
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
             found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)

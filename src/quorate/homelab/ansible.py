@@ -24,7 +24,7 @@ from typing import Any
 from quorate.documents import Unreadable, read_json
 from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.programs import environment, private_folder, running, trusted_keys, write_private
+from quorate.homelab.services.programs import environment, private_folder, run_program, trusted_keys, write_private
 from quorate.homelab.services.template import tasks_in
 from quorate.problems import BadArgument, NotConfigured, ServerFailed, TaskFailed, TimedOut
 from quorate.pve.tasks import Report
@@ -144,7 +144,7 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
             "--ident", "run", f"--cmdline={flags}")  # fmt: skip
     run, said = Run(), ""
     try:
-        async with running(line, folder, _surroundings(folder), seconds) as (process, ended):
+        async with run_program(line, folder, _surroundings(folder), seconds) as (process, ended):
             assert process.stdout is not None
             async for raw in process.stdout:
                 try:

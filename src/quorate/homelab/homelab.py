@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from quorate.command_rules import CommandRules
 from quorate.config.settings import HOMELAB, HomelabSettings
 from quorate.homelab.address_index import AddressIndex
-from quorate.homelab.host import Host, unregistered
+from quorate.homelab.host import Host, address_to_host
 from quorate.homelab.network.probe import AT_ONCE
-from quorate.homelab.registry import Hosts, jumps
+from quorate.homelab.registry import Hosts, resolve_jumps
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.shells import Shells
 from quorate.inside.jobs import JobBook, JobRecord
@@ -128,12 +128,12 @@ class Homelab:
         """The host, other registered names of the same machine, and the machine that a new address leads to."""
         now = next((host for host in everyone if host.name == thing.id), None)
         new = Host(**thing.becomes) if thing.becomes else None
-        here = now or new or unregistered(thing.id)
+        here = now or new or address_to_host(thing.id)
         found = [here.subject if new is None else here.subject.becoming(new.subject)]
-        found += [one.subject for one in await self.address_index.same(here, everyone)]
+        found += [one.subject for one in await self.address_index.find_aliases(here, everyone)]
         if new is not None and (now is None or (now.address, now.port, now.jump) != (new.address, new.port, new.jump)):
             found.append(Subject(HOST, new.at, new.address))
-            found += [one.subject for one in await self.address_index.same(new, everyone)]
+            found += [one.subject for one in await self.address_index.find_aliases(new, everyone)]
         return found
 
     async def identity(self, kind: str, id: str) -> str:
@@ -143,7 +143,7 @@ class Homelab:
         everyone = {host.name: host for host in await self.hosts.everyone()}
         if id not in everyone:
             return "not registered"
-        route = [everyone[id], *await jumps(self.hosts, everyone[id])]
+        route = [everyone[id], *await resolve_jumps(self.hosts, everyone[id])]
         return f"digest {'-'.join(one.digest for one in route)}"
 
     def forget(self, changed: Iterable[int] = ()) -> None:

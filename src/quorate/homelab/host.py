@@ -62,7 +62,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
         return Subject(HOST, self.name, self.address, tags=self.labels)
 
 
-def checked(host: Host) -> Host:
+def validate_host(host: Host) -> Host:
     """The host itself. Raises BadArgument if its name or address is invalid."""
     if not _NAME.fullmatch(host.name):
         raise BadArgument(
@@ -76,7 +76,7 @@ def checked(host: Host) -> Host:
     return host
 
 
-def unregistered(name: str) -> Host:
+def address_to_host(name: str) -> Host:
     """A host at an address that a caller gave."""
     try:
         at, port = split_port(name)

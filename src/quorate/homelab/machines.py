@@ -13,8 +13,8 @@ import msgspec
 from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice, see
 from quorate.homelab.admin.keys import key_of
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import Host, is_ip, require_address, unregistered
-from quorate.homelab.registry import jumps
+from quorate.homelab.host import Host, address_to_host, is_ip, require_address
+from quorate.homelab.registry import resolve_jumps
 from quorate.inside.facts.model import SECTIONS, Facts
 from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.ssh_transport import SshTransport, start_problem
@@ -73,7 +73,7 @@ class Machine:
         """The command with sudo, unless the login is root; the password goes over standard input."""
         return replace(command, user="root", password=self.sudo_password)
 
-    def rooted(self) -> Machine:
+    def with_root(self) -> Machine:
         """The same machine, with everything run as root; an agent and `pct` already do that."""
         if not isinstance(self.transport, SshTransport) or (self.guest is not None and self.transport.name == "pct"):
             return self
@@ -105,25 +105,25 @@ async def find_machine(homelab: Homelab, ref: str, login: Login = Login()) -> Ma
 
 async def _find(homelab: Homelab, ref: str, login: Login) -> Machine:
     if host := await homelab.hosts.find(ref):
-        return await registered(homelab, host, login)
+        return await resolve_host(homelab, host, login)
     user, _, place = ref.rpartition("@")
     name, port = split_port(place)
     # An address is never the name of a guest: anyone who can name guests could redirect commands otherwise.
-    if not is_ip(name) and (found := await _of_clusters(homelab.clusters, ref)):
+    if not is_ip(name) and (found := await _find_in_clusters(homelab.clusters, ref)):
         return found
     login = replace(login, user=login.user or user or None, port=login.port or port)
     if host := await homelab.hosts.find(name):
-        return await registered(homelab, host, login)
-    return await registered(homelab, _at_address(ref, name, await _host_names(homelab)), login)
+        return await resolve_host(homelab, host, login)
+    return await resolve_host(homelab, _at_address(ref, name, await _host_names(homelab)), login)
 
 
-async def registered(homelab: Homelab, host: Host, login: Login = Login()) -> Machine:  # noqa: B008
+async def resolve_host(homelab: Homelab, host: Host, login: Login = Login()) -> Machine:  # noqa: B008
     """A host with its own login, else with the one configured for all hosts."""
-    host = await _as_known(homelab, host, login.port or host.port)
+    host = await _host_on_port(homelab, host, login.port or host.port)
     if not host.active:
         activate = HOST_UPDATE(host=host.name, active="true")
         raise Conflict(f"{host} is deactivated here", next_step=Advice("Activate it", activate))
-    known = await _admitted(homelab, host)
+    known = await _require_reachable_member(homelab, host)
     target = await _target(homelab, host, login)
     sudo = login.password or await _secret(homelab, host.sudo_password) or target.password
     transport = _ssh_transport(homelab.ssh, target, str(host))
@@ -134,23 +134,23 @@ async def registered(homelab: Homelab, host: Host, login: Login = Login()) -> Ma
     )
 
 
-async def _as_known(homelab: Homelab, host: Host, port: int) -> Host:
+async def _host_on_port(homelab: Homelab, host: Host, port: int) -> Host:
     """Another port may be another machine: a registered one, or an unknown one."""
     everyone = await homelab.hosts.everyone()
     if port == host.port and any(one.name == host.name for one in everyone):
         return host
     named = f"[{host.address}]:{port}" if ":" in host.address else f"{host.address}:{port}"
     there = msgspec.structs.replace(host, name=named, port=port)
-    return next(iter(await homelab.address_index.same(there, everyone)), there)
+    return next(iter(await homelab.address_index.find_aliases(there, everyone)), there)
 
 
-async def _admitted(homelab: Homelab, host: Host) -> tuple[str, str, Cluster, Guest | None] | None:
+async def _require_reachable_member(homelab: Homelab, host: Host) -> tuple[str, str, Cluster, Guest | None] | None:
     """The node or guest that the host is, in clusters whose rules apply to it. Raises if rules hide it."""
     if homelab.hosts.hides is not None:
-        for one in (host, *await homelab.address_index.same(host, await homelab.hosts.everyone())):
-            homelab.hosts.require_seen(one)
+        for one in (host, *await homelab.address_index.find_aliases(host, await homelab.hosts.everyone())):
+            homelab.hosts.require_visible(one)
     for cluster in homelab.guarded:
-        if found := await homelab.address_index.member(cluster, host):
+        if found := await homelab.address_index.find_member(cluster, host):
             seen = next((one for one in homelab.clusters if one.name == cluster.name), None)
             if seen is None:
                 raise Refused(
@@ -172,28 +172,30 @@ async def _node_at(homelab: Homelab, host: Host) -> tuple[tuple[str, str, Cluste
         if any(one.name == cluster.name for one in homelab.guarded):
             continue  # already asked
         try:
-            if name := await homelab.address_index.node(cluster, host):
+            if name := await homelab.address_index.find_node(cluster, host):
                 return ("node", name, cluster, None), False
         except Problem:
             uncertain = True
     return None, uncertain
 
 
-async def as_guest(homelab: Homelab, machine: Machine) -> Machine:
+async def resolve_guest(homelab: Homelab, machine: Machine) -> Machine:
     """A host that is registered under the name of a guest, at its address, as that guest. Raises if that is unknown."""
     if machine.kind != "host" or machine.target is None or machine.target.jump is not None:
         return machine
     host = Host(machine.name, machine.target.host, machine.target.port)
     for cluster in homelab.clusters:
-        if guest := await homelab.address_index.guest_named(cluster, host):
+        if guest := await homelab.address_index.find_guest_by_name(cluster, host):
             return replace(machine, kind=guest.row.kind, where=cluster, guest=guest)
     return machine
 
 
-async def require_seen(homelab: Homelab, name: str) -> None:
+async def require_visible(homelab: Homelab, name: str) -> None:
     """Raises if rules hide the host of that name, or the machine at that address, from the call."""
     everyone = await homelab.hosts.everyone()
-    await _admitted(homelab, next((one for one in everyone if one.name == name), None) or unregistered(name))
+    await _require_reachable_member(
+        homelab, next((one for one in everyone if one.name == name), None) or address_to_host(name)
+    )
 
 
 async def is_node(machine: Machine) -> bool:
@@ -208,7 +210,7 @@ async def is_node(machine: Machine) -> bool:
     return answer
 
 
-def logged_in_as(machine: Machine, user: str, key: Path) -> Machine:
+def with_login(machine: Machine, user: str, key: Path) -> Machine:
     """The same machine with another login: that user and key only."""
     if machine.target is None or machine.ssh is None:
         raise NotConfigured(
@@ -222,8 +224,8 @@ def logged_in_as(machine: Machine, user: str, key: Path) -> Machine:
 
 async def _target(homelab: Homelab, host: Host, login: Login) -> SshTarget:
     jump: SshTarget | None = None
-    for one in reversed(await jumps(homelab.hosts, host)):
-        await _admitted(homelab, one)
+    for one in reversed(await resolve_jumps(homelab.hosts, host)):
+        await _require_reachable_member(homelab, one)
         jump = await _hop(homelab, one, Login(), jump)
     return await _hop(homelab, host, login, jump)
 
@@ -269,18 +271,18 @@ def _ssh_transport(ssh: SshAccess, target: SshTarget, name: str) -> SshTransport
 # -- nodes and guests of the clusters ----------------------------------------------------------------------------------
 
 
-async def in_clusters(homelab: Homelab, ref: str) -> list[str]:
+async def list_cluster_matches(homelab: Homelab, ref: str) -> list[str]:
     """The nodes and guests that a name may mean: CLUSTER/NAME. A cluster that does not answer is skipped."""
-    answers = await asyncio.gather(*(_found_in(one, ref) for one in homelab.clusters))
+    answers = await asyncio.gather(*(_search_cluster(one, ref) for one in homelab.clusters))
     return [f"{cluster.name}/{name}" for answer in answers for cluster, name, _ in answer]
 
 
-async def _of_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
+async def _find_in_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
     """The node or guest of that name. A cluster that does not answer is skipped."""
     prefix, slash, rest = ref.partition("/")
     asked = [one for one in clusters if not slash or one.name == prefix]
     named = rest if slash and asked else ref
-    answers = await asyncio.gather(*(_found_in(one, named) for one in asked))
+    answers = await asyncio.gather(*(_search_cluster(one, named) for one in asked))
     found = [machine for answer in answers for machine in answer]
     if len(found) > 1:
         names = ", ".join(f"{where.name}/{label}" for where, label, _ in found)
@@ -298,7 +300,7 @@ async def _of_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
     )
 
 
-async def _found_in(cluster: Cluster, ref: str) -> list[tuple[Cluster, str, Guest | None]]:
+async def _search_cluster(cluster: Cluster, ref: str) -> list[tuple[Cluster, str, Guest | None]]:
     try:
         async with asyncio.timeout(SECONDS):
             nodes = [name for name in (await cluster.inventory.view()).nodes if name == ref]

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from quorate.homelab.devices.sitemap import Segment, Sitemap, Spot
+from quorate.homelab.devices.sitemap import MapDevice, Segment, Sitemap
 
-MOST_SPOTS = 300
-MOST_GUESTS = 60
+MAX_DEVICES = 300
+MAX_GUESTS = 60
 """Of one hypervisor."""
 
 # Distinguishable for color-blind people, too (Okabe and Ito).
@@ -87,22 +87,22 @@ class Picture:
     shapes: list[Shape] = field(default_factory=list)
 
 
-def drawn(map_: Sitemap, title: str, subtitle: str) -> Picture:
+def draw_map(map_: Sitemap, title: str, subtitle: str) -> Picture:
     """One lane for each segment, from top to bottom; the line on the left connects those with a router."""
     picture = Picture(title)
     picture.shapes += [
-        Words(_MARGIN, _MARGIN + 20, fitted(title, _WIDTH - 2 * _MARGIN - 420, 22, bold=True), 22, bold=True),
+        Words(_MARGIN, _MARGIN + 20, fit_text(title, _WIDTH - 2 * _MARGIN - 420, 22, bold=True), 22, bold=True),
         Words(_MARGIN, _MARGIN + 40, subtitle, 12.5, _FAINT),
         *_legend(),
     ]
     y = _MARGIN + _TITLE_HEIGHT
     joined: list[float] = []
     for segment in map_.segments:
-        if segment.gateways or any(one.role == "router" for one in (*segment.spots, *segment.visitors)):
+        if segment.gateways or any(one.role == "router" for one in (*segment.devices, *segment.visitors)):
             joined.append(y + _LANE_HEAD / 2)
         y = _lane(picture, y, _head(segment), segment) + _GAP + 6
     if map_.unplaced:
-        y = _lane(picture, y, ("No address known", ""), Segment("", spots=map_.unplaced)) + _GAP + 6
+        y = _lane(picture, y, ("No address known", ""), Segment("", devices=map_.unplaced)) + _GAP + 6
     _spine(picture, joined)
     picture.height = y + _FOOT - 30
     return picture
@@ -110,9 +110,9 @@ def drawn(map_: Sitemap, title: str, subtitle: str) -> Picture:
 
 def _head(segment: Segment) -> tuple[str, str]:
     inside = [
-        one for spot in segment.spots for one in spot.guests if not one.address or one.address_in(segment.network)
+        one for spot in segment.devices for one in spot.guests if not one.address or one.address_in(segment.network)
     ]
-    count = len(segment.spots) + len(segment.visitors) + len(inside)
+    count = len(segment.devices) + len(segment.visitors) + len(inside)
     parts = [f"{count} device{'' if count == 1 else 's'}"]
     parts += [f"gateway {', '.join(segment.gateways)}"] if segment.gateways else []
     parts += ["prefix assumed"] if segment.assumed else []
@@ -125,7 +125,7 @@ def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment)
     x, y = _LANE_X + _PAD, top + _LANE_HEAD
     cards = sorted(
         [
-            *((one, "") for one in segment.spots if not one.guests),
+            *((one, "") for one in segment.devices if not one.guests),
             *((one, segment.network) for one in segment.visitors),
         ],
         key=lambda card: card[0].role != "router",
@@ -135,7 +135,7 @@ def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment)
         _card(picture, x + column * (_CARD + _GAP), y + row * (_CARD_HEIGHT + _GAP), spot, visited)
     y += -(-len(cards) // _COLUMNS) * (_CARD_HEIGHT + _GAP)
     ends = [y] * _BLOCK_COLUMNS
-    for spot in sorted((one for one in segment.spots if one.guests), key=lambda one: -len(one.guests)):
+    for spot in sorted((one for one in segment.devices if one.guests), key=lambda one: -len(one.guests)):
         column = ends.index(min(ends))
         ends[column] = _block(picture, x + column * (_BLOCK + _GAP), ends[column], spot) + _GAP
     bottom = max(ends) + _PAD - _GAP
@@ -147,7 +147,7 @@ def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment)
     return bottom
 
 
-def _card(picture: Picture, x: float, y: float, spot: Spot, visited: str = "") -> None:
+def _card(picture: Picture, x: float, y: float, spot: MapDevice, visited: str = "") -> None:
     """`visited` is a further segment in which it has an address."""
     there = spot.state in ("up", "unknown")
     color = ROLE_COLORS[spot.role]
@@ -172,16 +172,16 @@ def _card(picture: Picture, x: float, y: float, spot: Spot, visited: str = "") -
             dashed=bool(visited) or not there,
         ),
         Box(x, y + 8, 5, _CARD_HEIGHT - 16, color, radius=2),
-        Words(x + 17, y + 23, fitted(spot.name, room, 13.5, bold=True), 13.5, _INK if there else _FAINT, bold=True),
-        Words(x + 17, y + 40, fitted(first, room, 11.5), 11.5, _INK if there else _FAINT),
-        Words(x + 17, y + 56, fitted(second, room + 16, 11), 11, _FAINT),
+        Words(x + 17, y + 23, fit_text(spot.name, room, 13.5, bold=True), 13.5, _INK if there else _FAINT, bold=True),
+        Words(x + 17, y + 40, fit_text(first, room, 11.5), 11.5, _INK if there else _FAINT),
+        Words(x + 17, y + 56, fit_text(second, room + 16, 11), 11, _FAINT),
         Dot(x + _CARD - 17, y + 18, STATE_COLORS[spot.state]),
     ]
 
 
-def _block(picture: Picture, x: float, y: float, spot: Spot) -> float:
+def _block(picture: Picture, x: float, y: float, spot: MapDevice) -> float:
     """A hypervisor around its guests; where it ends."""
-    shown = spot.guests[:MOST_GUESTS]
+    shown = spot.guests[:MAX_GUESTS]
     more = len(spot.guests) - len(shown)
     rows = -(-(len(shown) + bool(more)) // _CHIP_COLUMNS)
     height = _BLOCK_HEAD + rows * (_CHIP_HEIGHT + _CHIP_GAP) + 6
@@ -191,8 +191,8 @@ def _block(picture: Picture, x: float, y: float, spot: Spot) -> float:
     picture.shapes += [
         Box(x, y, _BLOCK, height, _PAPER, _EDGE if there else STATE_COLORS["away"], 7, dashed=not there),
         Box(x, y + 10, 5, height - 20, ROLE_COLORS[spot.role], radius=2),
-        Words(x + 18, y + 26, fitted(spot.name, _BLOCK - 240, 15, bold=True), 15, bold=True),
-        Words(x + 18, y + 46, fitted(details, _BLOCK - 60, 11.5), 11.5, _FAINT),
+        Words(x + 18, y + 26, fit_text(spot.name, _BLOCK - 240, 15, bold=True), 15, bold=True),
+        Words(x + 18, y + 46, fit_text(details, _BLOCK - 60, 11.5), 11.5, _FAINT),
         Words(x + _BLOCK - 34, y + 26, f"{running} of {len(spot.guests)} guests running", 11.5, _FAINT, right=True),
         Dot(x + _BLOCK - 19, y + 22, STATE_COLORS[spot.state]),
     ]
@@ -207,18 +207,20 @@ def _block(picture: Picture, x: float, y: float, spot: Spot) -> float:
     return y + height
 
 
-def _chip(picture: Picture, x: float, y: float, width: float, guest: Spot) -> None:
+def _chip(picture: Picture, x: float, y: float, width: float, guest: MapDevice) -> None:
     there = guest.state == "up"
     details = " · ".join(filter(None, (guest.address, *_size(guest)))) or guest.state
     picture.shapes += [
         Box(x, y, width, _CHIP_HEIGHT, "#EFF7F4" if there else "#F3F4F6", "#BFE0D4" if there else _EDGE, 5),
-        Words(x + 10, y + 18, fitted(guest.name, width - 34, 12, bold=True), 12, _INK if there else _FAINT, bold=True),
-        Words(x + 10, y + 34, fitted(details, width - 16, 10.5), 10.5, _FAINT),
+        Words(
+            x + 10, y + 18, fit_text(guest.name, width - 34, 12, bold=True), 12, _INK if there else _FAINT, bold=True
+        ),
+        Words(x + 10, y + 34, fit_text(details, width - 16, 10.5), 10.5, _FAINT),
         Dot(x + width - 13, y + 13, STATE_COLORS[guest.state], 4),
     ]
 
 
-def _size(spot: Spot) -> Iterator[str]:
+def _size(spot: MapDevice) -> Iterator[str]:
     if spot.cores:
         yield f"{spot.cores} core{'' if spot.cores == 1 else 's'}"
     if spot.memory:
@@ -255,7 +257,7 @@ def _width(text: str, size: float, *, bold: bool = False) -> float:
     return ems * size * (1.17 if bold else 1.0)
 
 
-def fitted(text: str, room: float, size: float, *, bold: bool = False) -> str:
+def fit_text(text: str, room: float, size: float, *, bold: bool = False) -> str:
     """On one line, without invisible characters, cut to fit."""
     plain = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     if _width(plain, size, bold=bold) <= room:
@@ -268,12 +270,12 @@ def fitted(text: str, room: float, size: float, *, bold: bool = False) -> str:
 # -- as SVG ------------------------------------------------------------------------------------------------------------
 
 
-def svg(picture: Picture) -> str:
+def render_svg(picture: Picture) -> str:
     width, height = picture.width, picture.height
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="DejaVu Sans, Verdana, sans-serif" role="img">',
-        f"<title>{escape(fitted(picture.title, 1000, 12))}</title>",
+        f"<title>{escape(fit_text(picture.title, 1000, 12))}</title>",
         f'<rect width="{width:g}" height="{height:g}" fill="{_PAPER}"/>',
         *(_svg_shape(shape) for shape in picture.shapes),
         "</svg>",
@@ -305,27 +307,27 @@ def _svg_shape(shape: Shape) -> str:
 # -- as Mermaid --------------------------------------------------------------------------------------------------------
 
 
-def mermaid(map_: Sitemap) -> str:
+def render_mermaid(map_: Sitemap) -> str:
     """For pages that render Mermaid, such as a README."""
     lines, number = ["flowchart LR"], 0
 
-    def node(spot: Spot, indent: str) -> Iterator[str]:
+    def node(spot: MapDevice, indent: str) -> Iterator[str]:
         nonlocal number
         number += 1
         here = f"n{number}"
-        label = "<br/>".join(map(_quoted, filter(None, (spot.name, spot.address))))
+        label = "<br/>".join(map(_escape_mermaid, filter(None, (spot.name, spot.address))))
         yield f'{indent}{here}["{label}"]:::{spot.role if spot.state in ("up", "unknown") else "gone"}'
-        for guest in spot.guests[:MOST_GUESTS]:
+        for guest in spot.guests[:MAX_GUESTS]:
             yield from node(guest, indent)
             yield f"{indent}{here} --- n{number}"
 
-    lanes = [*((one.network, one.spots) for one in map_.segments), ("no address known", map_.unplaced)]
+    lanes = [*((one.network, one.devices) for one in map_.segments), ("no address known", map_.unplaced)]
     for index, (name, spots) in enumerate(lane for lane in lanes if lane[1]):
         lines += [f'  subgraph s{index}["{name}"]', *(line for spot in spots for line in node(spot, "    ")), "  end"]
     styles = [f"  classDef {role} stroke:{color},stroke-width:2px" for role, color in ROLE_COLORS.items()]
     return "\n".join([*lines, *styles, f"  classDef gone stroke:{STATE_COLORS['away']},stroke-dasharray:4 3"])
 
 
-def _quoted(text: str) -> str:
+def _escape_mermaid(text: str) -> str:
     """Escapes a name so that it cannot be Mermaid or HTML."""
-    return "".join(one if one.isalnum() or one in " ._-:" else f"#{ord(one)};" for one in fitted(text, 400, 12))
+    return "".join(one if one.isalnum() or one in " ._-:" else f"#{ord(one)};" for one in fit_text(text, 400, 12))

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice, see
-from quorate.homelab.host import Host, checked
+from quorate.homelab.host import Host, validate_host
 from quorate.problems import BadArgument, Conflict, NotFound, Problem
 from quorate.pve.subjects import Hides
 from quorate.state.store import Store
 from quorate.suggestions import suggest
 
-MOST_JUMPS = 5
+MAX_JUMPS = 5
 
 
 class Hosts:
@@ -38,7 +38,7 @@ class Hosts:
         if entry is None:
             return None
         host = msgspec.json.decode(entry, type=Host)
-        self.require_seen(host)
+        self.require_visible(host)
         return host
 
     async def get(self, name: str) -> Host:
@@ -48,13 +48,13 @@ class Hosts:
         hint = suggest(name, names, see("See which hosts exist, or register one", HOST_LIST, HOST_REGISTER))
         raise NotFound(f"There is no registered host {name!r}", next_step=hint)
 
-    def require_seen(self, host: Host) -> None:
+    def require_visible(self, host: Host) -> None:
         if problem := self._why_not(host):
             raise problem
 
     async def add(self, host: Host) -> None:
         statement = "INSERT INTO quorate_hosts (name, entry) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING"
-        if not await self._store.execute(statement, host.name, _stored(checked(host))):
+        if not await self._store.execute(statement, host.name, _encode(validate_host(host))):
             raise Conflict(f"Host {host.name!r} already exists", next_step=Advice("Change it", HOST_UPDATE))
 
     async def change(self, name: str, was: Host | None = None, **fields: Any) -> None:
@@ -71,10 +71,10 @@ class Hosts:
                 advice = Advice("Look at it again before you change it", HOST_LIST)
                 raise Conflict(f"{was} was changed in the meantime", next_step=advice)
             statement = "UPDATE quorate_hosts SET entry = $2 WHERE name = $1 AND entry = $3"
-            new = checked(msgspec.structs.replace(old, **fields))
+            new = validate_host(msgspec.structs.replace(old, **fields))
             if "verified" not in fields and old.digest != new.digest:
                 new = msgspec.structs.replace(new, verified=None, verdict="")
-            if await self._store.execute(statement, name, _stored(new), entry):
+            if await self._store.execute(statement, name, _encode(new), entry):
                 return
 
     async def remove(self, name: str) -> bool:
@@ -88,19 +88,19 @@ class Hosts:
         return None if self.hides is None else self.hides(host.subject)
 
 
-async def jumps(hosts: Hosts, host: Host) -> list[Host]:
+async def resolve_jumps(hosts: Hosts, host: Host) -> list[Host]:
     """The jump hosts, nearest first. Raises a Problem for a missing host or a loop."""
     found: list[Host] = []
     at = host
     while at.jump:
         names = [host.name, *(one.name for one in found), at.jump]
-        if at.jump in names[:-1] or len(names) > MOST_JUMPS + 1:
-            what = "form a loop" if at.jump in names[:-1] else f"are more than {MOST_JUMPS}"
+        if at.jump in names[:-1] or len(names) > MAX_JUMPS + 1:
+            what = "form a loop" if at.jump in names[:-1] else f"are more than {MAX_JUMPS}"
             raise BadArgument(f"The jump hosts of {host} {what}", why=" -> ".join(names))
         at = await hosts.get(at.jump)
         found.append(at)
     return found
 
 
-def _stored(host: Host) -> str:
+def _encode(host: Host) -> str:
     return msgspec.json.encode(host).decode()

@@ -107,7 +107,7 @@ def from_keyring(name: str) -> str:
             "The keyring cannot be used: the package keyring is not installed",
             next_step='Install it with `pip install "quorate[keyring]"`, or use env:, file: or vault:',
         ) from None
-    backend = _trusted(keyring.get_keyring())
+    backend = _require_protected(keyring.get_keyring())
     try:
         secret = backend.get_password(SERVICE, name)
     except KeyringError as error:
@@ -124,7 +124,7 @@ def from_keyring(name: str) -> str:
     return str(secret)
 
 
-def _trusted(backend: Any) -> Any:
+def _require_protected(backend: Any) -> Any:
     """The backend, or the first of a chain, that the operating system protects."""
     chain = getattr(backend, "backends", None) or [backend]
     for one in chain:

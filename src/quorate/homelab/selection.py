@@ -13,7 +13,7 @@ from typing import TypeVar
 from quorate.hints import HOST_IMPORT, HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import ALL, Host, is_ip
-from quorate.homelab.machines import Login, Machine, find_machine, in_clusters
+from quorate.homelab.machines import Login, Machine, find_machine, list_cluster_matches
 from quorate.homelab.network.probe import PortState, probe
 from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut, Unreachable
 from quorate.pve.tasks import Report, gather_bounded
@@ -23,7 +23,7 @@ from quorate.ssh.target import SshTarget
 AT_ONCE = 32
 PROGRAMS_AT_ONCE = 4
 """Where each host takes a program of this machine: Ansible, Terraform."""
-MOST = 500
+MAX_HOSTS = 500
 SECONDS = 40.0
 """For all of them together: clients wait a minute for a tool."""
 HOST_SECONDS = 20.0
@@ -107,8 +107,8 @@ async def expand_all(
         refs, several = list(dict.fromkeys(ref for part in parts for ref in part)), True
     if not refs:
         raise BadArgument("The list of hosts is empty", next_step="Name a host, a label, or all")
-    if len(refs) > MOST:
-        raise BadArgument(f"{len(refs)} hosts are too many for one call", next_step=f"Choose at most {MOST}")
+    if len(refs) > MAX_HOSTS:
+        raise BadArgument(f"{len(refs)} hosts are too many for one call", next_step=f"Choose at most {MAX_HOSTS}")
     return refs, several
 
 
@@ -145,7 +145,7 @@ async def expand(
     labeled = [one.name for one in known if name in one.labels]
     if not labeled or "@" in name or is_ip(split_port(name)[0]):
         return [name], False
-    if not records and (others := await in_clusters(homelab, name)):
+    if not records and (others := await list_cluster_matches(homelab, name)):
         raise BadArgument(
             f"{name!r} is ambiguous",
             why=f"It is a label of {', '.join(labeled[:SHOWN])}, and the name of {', '.join(others)}",
@@ -161,7 +161,7 @@ async def _find(homelab: Homelab, ref: str, login: Login) -> Machine | Problem:
         return problem
 
 
-async def ask_each(
+async def ask_reachable(
     machines: Sequence[Machine],
     ask: Callable[[Machine], Awaitable[T]],
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
@@ -173,10 +173,10 @@ async def ask_each(
         await knock(one.target)
         return await ask(one)
 
-    return await within_time(machines, knock_first, limits, report)
+    return await gather_in_time(machines, knock_first, limits, report)
 
 
-async def within_time(
+async def gather_in_time(
     items: Sequence[I],
     ask: Callable[[I], Awaitable[T]],
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
@@ -223,8 +223,8 @@ async def knock(target: SshTarget | None) -> None:
     if answer is PortState.SILENT:
         raise Unreachable(f"Nothing answers at {target}", next_step="Check that it is on and that the address is right")
     if answer is PortState.CLOSED:
-        raise Refusing(f"{target} refuses the connection", next_step="Check that its SSH server runs on that port")
+        raise NoSshServer(f"{target} refuses the connection", next_step="Check that its SSH server runs on that port")
 
 
-class Refusing(Unreachable):
+class NoSshServer(Unreachable):
     """Something is at the address, but no SSH server."""

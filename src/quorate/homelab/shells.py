@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 PATH = "/shell"
 IDLE_SECONDS = 30 * 60.0
 INVITED_SECONDS = 5 * 60.0
-MOST_INVITED = 20
-MOST_OPEN = 10
+MAX_INVITATIONS = 20
+MAX_OPEN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Invitation:
     """For the audit trail; the token itself is not stored."""
     machine: str
     cluster: str
-    place: ExecutionTarget
+    target: ExecutionTarget
     argv: tuple[str, ...]
     expires: float
 
@@ -54,15 +54,15 @@ class Shells:
             )
         return self.url
 
-    def invite(self, machine: str, cluster: str, place: ExecutionTarget, argv: tuple[str, ...]) -> tuple[str, str]:
+    def invite(self, machine: str, cluster: str, target: ExecutionTarget, argv: tuple[str, ...]) -> tuple[str, str]:
         """The address to open, and the terminal's id. Browsers do not send the token after the #."""
         url = self.require_page()
         self._drop_expired()
-        if len(self._invited) >= MOST_INVITED:
-            raise Conflict(f"{MOST_INVITED} terminals already wait to be opened", next_step="Open one, or wait")
+        if len(self._invited) >= MAX_INVITATIONS:
+            raise Conflict(f"{MAX_INVITATIONS} terminals already wait to be opened", next_step="Open one, or wait")
         token = secrets.token_urlsafe(24)
         expires = self._clock.monotonic() + INVITED_SECONDS
-        invitation = Invitation(secrets.token_hex(4), machine, cluster, place, argv, expires)
+        invitation = Invitation(secrets.token_hex(4), machine, cluster, target, argv, expires)
         self._invited[_digest(token)] = invitation
         return f"{url}{PATH}#{token}", invitation.id
 
@@ -70,16 +70,16 @@ class Shells:
         self._drop_expired()
         return self._invited.get(_digest(token))
 
-    def take_up(self, token: str) -> Invitation | None:
+    def redeem(self, token: str) -> Invitation | None:
         """Redeem an invitation, which works once. Call `ended` afterwards."""
-        if self._open >= MOST_OPEN:
-            raise Conflict(f"{MOST_OPEN} terminals are already open", next_step="Close one of them")
+        if self._open >= MAX_OPEN:
+            raise Conflict(f"{MAX_OPEN} terminals are already open", next_step="Close one of them")
         self._drop_expired()
         invitation = self._invited.pop(_digest(token), None)
         self._open += invitation is not None
         return invitation
 
-    def ended(self) -> None:
+    def release(self) -> None:
         self._open -= 1
 
     def _drop_expired(self) -> None:

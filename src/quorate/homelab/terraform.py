@@ -21,7 +21,7 @@ import msgspec
 
 from quorate.documents import Unreadable, read_json
 from quorate.hints import TERRAFORM_DESTROY, TERRAFORM_PLAN, Advice
-from quorate.homelab.services.programs import environment, output, private_folder, running, write_private
+from quorate.homelab.services.programs import capture_output, environment, private_folder, run_program, write_private
 from quorate.homelab.services.template import VERSION, Template
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, ServerFailed, TaskFailed, TimedOut
 from quorate.pve.tasks import Report
@@ -128,7 +128,7 @@ class Workspace:
     def has(self, digest: str) -> bool:
         return self._file(digest).exists()
 
-    async def saved(self, digest: str, seconds: float = 60.0) -> SavedPlan:
+    async def load_plan(self, digest: str, seconds: float = 60.0) -> SavedPlan:
         """The saved plan. Raises a Problem if it is missing or was changed."""
         file = self._file(digest)
         if not file.exists():
@@ -148,7 +148,7 @@ class Workspace:
         line = (self.program, "apply", "-input=false", "-json", "-lock-timeout=10s", str(file))
         before = self._state()
         try:
-            async with running(line, self.folder, _surroundings(), APPLY_SECONDS) as (process, ended):
+            async with run_program(line, self.folder, _surroundings(), APPLY_SECONDS) as (process, ended):
                 assert process.stdout is not None
                 async for raw in process.stdout:
                     await self._note(raw, done, faults, len(saved.changes), report)
@@ -159,7 +159,7 @@ class Workspace:
                 self._hold(saved.hash)
         if ended.exit_code != 0:
             raise _apply_failed(saved, done, faults or [ended.stderr.strip()[-WORDS:]])
-        await asyncio.to_thread(self._applied, saved.hash)
+        await asyncio.to_thread(self._finish_plan, saved.hash)
         return {"done": done[:SHOWN], **await self._outputs()}
 
     async def _note(self, raw: bytes, done: list[str], faults: list[str], whole: int, report: Report | None) -> None:
@@ -222,7 +222,7 @@ class Workspace:
         """The settings of this plan count from now on, however far it got: what exists was created with them."""
         write_private(self.folder / "variables.json", msgspec.json.encode(self.planned_values(digest)).decode())
 
-    def _applied(self, digest: str) -> None:
+    def _finish_plan(self, digest: str) -> None:
         """A plan can be applied once."""
         self._hold(digest)
         self._file(digest).unlink(missing_ok=True)
@@ -251,13 +251,13 @@ class Workspace:
     async def _run(self, argv: tuple[str, ...], variables: Mapping[str, str], seconds: float) -> tuple[int, bytes, str]:
         surroundings = {**_surroundings(), **variables}
         try:
-            code, out, said = await output((self.program, *argv), self.folder, surroundings, seconds)
+            code, out, said = await capture_output((self.program, *argv), self.folder, surroundings, seconds)
         except TimedOut as late:
             slow = "The first time, it downloads its providers" if argv[0] == "init" else None
             step = Advice("Allow more seconds; nothing was applied", TERRAFORM_PLAN)
             raise TimedOut(f"{late.what} It was running {argv[0]}", why=slow, next_step=step) from None
         if code != 0:
-            words = _unboxed(said) or _unboxed(out.decode("utf-8", "replace"))
+            words = _strip_box(said) or _strip_box(out.decode("utf-8", "replace"))
             if "state lock" in words:
                 raise Conflict(
                     "Another process is working on this state", why=words, next_step="Wait until it has ended"
@@ -325,6 +325,6 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _unboxed(text: str) -> str:
+def _strip_box(text: str) -> str:
     """Without the frame around Terraform's errors."""
     return " ".join(text.translate(dict.fromkeys(map(ord, "╷│╵"), " ")).split())[-WORDS:]

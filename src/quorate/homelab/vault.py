@@ -32,12 +32,12 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.@-]{0,62}[A-Za-z0-9])?")
 
 
-class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SealedSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nonce: bytes
     data: bytes
 
 
-class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VaultContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the file."""
 
     format: str
@@ -46,8 +46,8 @@ class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block: int
     lanes: int
     salt: bytes
-    check: Sealed
-    secrets: dict[str, Sealed]
+    check: SealedSecret
+    secrets: dict[str, SealedSecret]
     sha256: str = ""
 
     @property
@@ -89,13 +89,13 @@ class Vault:
                 next_step="Set QUORATE_SECRETS_PASSPHRASE_FILE, or secrets_passphrase in [homelab]",
             )
         book = self._read()
-        key = self._opened(book)
+        key = self._unlock(book)
         if name not in book.secrets:
             raise NotFound(
                 f"There is no secret {name!r} in {self.file}",
                 next_step=f"The operator can add it with `quorate secrets set {name}`",
             )
-        return Secret(self._unsealed(key, name, book.secrets[name]))
+        return Secret(self._unseal(key, name, book.secrets[name]))
 
     # -- for the operator's own command ----------------------------------------------------------------------------
 
@@ -107,14 +107,14 @@ class Vault:
         if not secret.reveal() or len(secret.reveal().encode()) > LONGEST_SECRET:
             raise BadArgument(f"A secret has 1 to {LONGEST_SECRET} bytes")
         with self._changing() as book:
-            sealed = _sealed(self._opened(book), name, secret.reveal())
+            sealed = _seal(self._unlock(book), name, secret.reveal())
             self._write(msgspec.structs.replace(book, secrets={**book.secrets, name: sealed}))
         return name in book.secrets
 
     def remove(self, name: str) -> bool:
         """Whether it existed. Like every change, it needs the right passphrase."""
         with self._changing() as book:
-            self._opened(book)
+            self._unlock(book)
             left = {one: sealed for one, sealed in book.secrets.items() if one != name}
             if len(left) < len(book.secrets):
                 self._write(msgspec.structs.replace(book, secrets=left))
@@ -123,22 +123,22 @@ class Vault:
     def change_passphrase(self, passphrase: Secret) -> None:
         """Seal everything again, with a new salt and new nonces."""
         with self._changing() as book:
-            key = self._opened(book)
-            plain = {name: self._unsealed(key, name, sealed) for name, sealed in book.secrets.items()}
+            key = self._unlock(book)
+            plain = {name: self._unseal(key, name, sealed) for name, sealed in book.secrets.items()}
             self._passphrase = passphrase
             new = self._empty()
-            key = self._opened(new)
+            key = self._unlock(new)
             self._write(
-                msgspec.structs.replace(new, secrets={name: _sealed(key, name, text) for name, text in plain.items()})
+                msgspec.structs.replace(new, secrets={name: _seal(key, name, text) for name, text in plain.items()})
             )
 
     def check_passphrase(self) -> None:
         """Raises if it does not open the file. Before the file exists, any passphrase is right."""
         if self.file.exists():
-            self._opened(self._read())
+            self._unlock(self._read())
 
     @contextmanager
-    def _changing(self) -> Iterator[Book]:
+    def _changing(self) -> Iterator[VaultContent]:
         """The file or a new one, locked against concurrent changes."""
         from quorate.state.file_lock import locked_folder
 
@@ -146,21 +146,21 @@ class Vault:
         with locked_folder(self.file.parent):
             yield self._read() if self.file.exists() else self._empty()
 
-    def _write(self, book: Book) -> None:
+    def _write(self, book: VaultContent) -> None:
         from quorate.config.writer import write_private
 
         write_private(self.file, msgspec.structs.replace(book, sha256=book.checksum()).text())
 
     # -- reading and opening ---------------------------------------------------------------------------------------
 
-    def _read(self) -> Book:
+    def _read(self) -> VaultContent:
         if not self.file.exists():
             raise NotConfigured(
                 f"There is no {self.file}", next_step="The operator can create it with `quorate secrets set NAME`"
             )
         content = read_private(self.file, LONGEST_FILE)
-        head = _decoded(content, _Head)
-        book = _decoded(content, Book)
+        head = _decode(content, _Head)
+        book = _decode(content, VaultContent)
         if head is not None and head.version > VERSION and book is None:
             raise Conflict(
                 f"{self.file} was written by a newer Quorate",
@@ -175,18 +175,18 @@ class Vault:
             )
         return book
 
-    def _opened(self, book: Book) -> bytes:
+    def _unlock(self, book: VaultContent) -> bytes:
         """The key. Raises AuthenticationFailed if the passphrase is wrong."""
         key = self._key(book)
-        if _opens(key, _CHECK, book.check) is None:
+        if _decrypt(key, _CHECK, book.check) is None:
             raise AuthenticationFailed(
                 f"The passphrase does not open {self.file}",
                 next_step="Use the one that the file was created with; `quorate secrets list` needs none",
             )
         return key
 
-    def _unsealed(self, key: bytes, name: str, sealed: Sealed) -> str:
-        text = _opens(key, name, sealed)
+    def _unseal(self, key: bytes, name: str, sealed: SealedSecret) -> str:
+        text = _decrypt(key, name, sealed)
         if text is None:
             raise Conflict(
                 f"The secret {name!r} in {self.file} was changed by another program",
@@ -195,13 +195,13 @@ class Vault:
             )
         return text
 
-    def _empty(self) -> Book:
+    def _empty(self) -> VaultContent:
         from quorate.state.passphrase import BLOCK, COST, LANES
 
-        unchecked = Book(FORMAT, VERSION, COST, BLOCK, LANES, os.urandom(16), Sealed(b"", b""), {})
-        return msgspec.structs.replace(unchecked, check=_sealed(self._key(unchecked), _CHECK, ""))
+        unchecked = VaultContent(FORMAT, VERSION, COST, BLOCK, LANES, os.urandom(16), SealedSecret(b"", b""), {})
+        return msgspec.structs.replace(unchecked, check=_seal(self._key(unchecked), _CHECK, ""))
 
-    def _key(self, book: Book) -> bytes:
+    def _key(self, book: VaultContent) -> bytes:
         from quorate.state.passphrase import derive_key
 
         assert self._passphrase is not None
@@ -219,7 +219,7 @@ def ensure_long(passphrase: Secret) -> None:
         )
 
 
-def _decoded(content: bytes, kind: type[T]) -> T | None:
+def _decode(content: bytes, kind: type[T]) -> T | None:
     try:
         found: T = read_json(content, kind)
         return found
@@ -227,14 +227,14 @@ def _decoded(content: bytes, kind: type[T]) -> T | None:
         return None
 
 
-def _sealed(key: bytes, name: str, text: str) -> Sealed:
+def _seal(key: bytes, name: str, text: str) -> SealedSecret:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(12)
-    return Sealed(nonce, AESGCM(key).encrypt(nonce, text.encode(), _bound_to(name)))
+    return SealedSecret(nonce, AESGCM(key).encrypt(nonce, text.encode(), _bound_to(name)))
 
 
-def _opens(key: bytes, name: str, sealed: Sealed) -> str | None:
+def _decrypt(key: bytes, name: str, sealed: SealedSecret) -> str | None:
     """The secret; None if key, name or data do not match the seal."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -249,7 +249,7 @@ def _bound_to(name: str) -> bytes:
     return f"{FORMAT} {VERSION} {name}".encode()
 
 
-def read_private(file: Path, most: int) -> bytes:
+def read_private(file: Path, limit: int) -> bytes:
     """The content. Raises NotConfigured unless it is a regular file that only our user can open."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -263,11 +263,11 @@ def read_private(file: Path, most: int) -> bytes:
             raise _unusable(file, "It belongs to another user", f"Run `chown {os.geteuid()} {file}`")
         if status.st_mode & 0o077:
             raise _unusable(file, "Other users may open it", f"Run `chmod 600 {file}`")
-        content = os.read(handle, most + 1)
+        content = os.read(handle, limit + 1)
     finally:
         os.close(handle)
-    if len(content) > most:
-        raise _unusable(file, f"It is longer than {most} bytes")
+    if len(content) > limit:
+        raise _unusable(file, f"It is longer than {limit} bytes")
     return content
 
 

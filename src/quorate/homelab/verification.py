@@ -8,7 +8,7 @@ from typing import Any
 from quorate.hints import NAMED, Sentence
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import Machine, registered
+from quorate.homelab.machines import Machine, resolve_host
 from quorate.inside.transport import Command
 from quorate.problems import NotFound, Problem
 
@@ -20,11 +20,11 @@ BEFORE = {"refused": "rules", "unreachable": "connection", "timeout": "connectio
 """The same before anything was sent to the host; anything else is the settings, such as a missing secret."""
 
 
-async def verification(homelab: Homelab, host: Host) -> dict[str, Any]:
+async def verify_host(homelab: Homelab, host: Host) -> dict[str, Any]:
     """Log in, try to become root, and store the result."""
     under_way = False
     try:
-        machine = await registered(homelab, host)
+        machine = await resolve_host(homelab, host)
         under_way = True
         who = await machine.transport.run(Command(("id", "-un")), seconds=SECONDS)
         found = {"verified": True, "logged_in_as": _words(who.stdout), **await _root(machine)}

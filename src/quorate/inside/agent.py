@@ -16,8 +16,8 @@ from quorate.hints import GUEST_FILE_WRITE, GUEST_JOB, Advice
 from quorate.inside.ssh_transport import (
     FILE_SECONDS,
     content_of,
-    file_not_found,
     file_problem,
+    missing_file_problem,
     read_command,
     start_problem,
     timed_out,
@@ -196,7 +196,7 @@ class AgentTransport:
         try:
             answer: dict[str, Any] = await self._guest.get("agent/file-read", file=path, **how)
         except NotFound:
-            raise file_not_found(path) from None
+            raise missing_file_problem(path) from None
         except ServerFailed as problem:
             raise _blocked_command_problem(self._guest, problem) or _file_problem(
                 f"{path} could not be read", problem

@@ -36,13 +36,13 @@ def content_of(output: Output, path: str) -> bytes:
     if output.exit_code == 0 and not (output.stderr and not output.stdout):
         return output.stdout
     if output.exit_code == _NOT_THERE:
-        raise file_not_found(path)
+        raise missing_file_problem(path)
     if output.exit_code == _A_FOLDER:
         raise GuestRefused(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
     raise file_problem(output, f"{path} could not be read")
 
 
-def file_not_found(path: str) -> NotFound:
+def missing_file_problem(path: str) -> NotFound:
     return NotFound(f"There is no file {path} in the guest", next_step=see("See what exists", GUEST_DIR_LIST))
 
 

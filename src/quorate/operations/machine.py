@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from quorate.homelab.machines import Machine, is_node
-from quorate.homelab.services.installations import place_of
+from quorate.homelab.services.installations import machine_ref
 from quorate.inside.transport_selection import select_transport
 from quorate.operations.commands import CommandTarget
 from quorate.operations.inside.parameters import needs_of, target_of
@@ -29,7 +29,7 @@ def machine_label(machine: Machine) -> str:
 
 def command_target(machine: Machine) -> CommandTarget:
     cluster = machine.where.name if machine.where else None
-    return CommandTarget(machine.transport, machine_target(machine), place_of(machine), "host", cluster)
+    return CommandTarget(machine.transport, machine_target(machine), machine_ref(machine), "host", cluster)
 
 
 def machine_target(machine: Machine) -> Target:

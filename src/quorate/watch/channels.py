@@ -43,15 +43,15 @@ _NOT_SENT = (400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 501, 503)
 Options = Mapping[str, str]
 
 
-class NotDelivered(Exception):
+class DeliveryFailure(Exception):
     """The receiver refused it or could not be reached: it did not arrive."""
 
 
-class PartlyDelivered(NotDelivered):
+class PartialDelivery(DeliveryFailure):
     """Some recipients have it: if it were sent again, they would get it twice."""
 
 
-class Uncertain(Exception):
+class DeliveryUnknown(Exception):
     """It was sent, but there was no answer: it may have arrived."""
 
 
@@ -79,7 +79,7 @@ class Channel:
         secrets = {name: await self._reveal(value) for name, value in self.settings.secrets.items()}
         try:
             await self._send(message, secrets, unsure=unsure, since=since)
-        except (NotDelivered, Uncertain) as problem:  # a receiver may repeat what it was sent
+        except (DeliveryFailure, DeliveryUnknown) as problem:  # a receiver may repeat what it was sent
             raise type(problem)(_without_secrets(str(problem), secrets)) from None
 
     async def _send(self, message: Message, secrets: Options, *, unsure: bool, since: float) -> None:
@@ -108,7 +108,7 @@ async def _ntfy(session: aiohttp.ClientSession, options: Options, secrets: Optio
     body: dict[str, Any] = {
         "topic": options["topic"],
         "title": message.title,
-        "message": _marked(message, NTFY_TEXT),
+        "message": _render_marked(message, NTFY_TEXT),
         "priority": int(_NTFY_PRIORITY[message.severity]),
         **({"click": message.link} if message.link else {}),
     }
@@ -129,7 +129,7 @@ async def _gotify(
 ) -> None:
     body: dict[str, Any] = {
         "title": message.title,
-        "message": _marked(message, TELEGRAM_TEXT),
+        "message": _render_marked(message, TELEGRAM_TEXT),
         "priority": _GOTIFY_PRIORITY[message.severity],
         "extras": {"quorate": {"id": message.id}}
         | ({"client::notification": {"click": {"url": message.link}}} if message.link else {}),
@@ -212,11 +212,15 @@ async def _post(session: aiohttp.ClientSession, url: str, *, method: str = "POST
                 return
             where = urlsplit(url).hostname
             refusal = f"{where} answered {answer.status}" + (f": {' '.join(said.split())}" if said else "")
-            raise NotDelivered(refusal) if answer.status in _NOT_SENT or answer.status < 400 else Uncertain(refusal)
+            raise (
+                DeliveryFailure(refusal)
+                if answer.status in _NOT_SENT or answer.status < 400
+                else DeliveryUnknown(refusal)
+            )
     except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-        raise NotDelivered(_without_address(error, url)) from None
+        raise DeliveryFailure(_without_address(error, url)) from None
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise Uncertain(_without_address(error, url)) from None
+        raise DeliveryUnknown(_without_address(error, url)) from None
 
 
 def _without_address(error: Exception, url: str) -> str:
@@ -244,7 +248,7 @@ async def _has_arrived(
             headers = {"X-Gotify-Key": secrets["client_token"]}
             return await _contains(session, f"{options['url']}/message", {"limit": "200"}, headers, mark)
     except (aiohttp.ClientError, TimeoutError, BodyRefused) as error:
-        raise NotDelivered(_without_address(error, options["url"])) from None
+        raise DeliveryFailure(_without_address(error, options["url"])) from None
     return False
 
 
@@ -252,7 +256,7 @@ async def _contains(session: aiohttp.ClientSession, url: str, params: Options, h
     """Whether the receiver has a message with that mark. Anyone may fill a topic, so the answer is bounded."""
     async with session.get(url, params=params, headers=headers, allow_redirects=False) as answer:
         if answer.status == 429 or answer.status >= 500:
-            raise NotDelivered(f"{urlsplit(url).hostname} answered {answer.status} to what it has received")
+            raise DeliveryFailure(f"{urlsplit(url).hostname} answered {answer.status} to what it has received")
         return answer.status == 200 and mark.encode() in await read_body(answer, MOST_KEPT)
 
 
@@ -260,7 +264,7 @@ def _mark(message: Message) -> str:
     return f"#{message.id[:12]}"
 
 
-def _marked(message: Message, most: int) -> str:
+def _render_marked(message: Message, most: int) -> str:
     """The text with a mark by which it is found again."""
     return f"{message.body[:most]}\n{_mark(message)}".strip()
 
@@ -290,16 +294,16 @@ def _deliver(options: Options, secrets: Options, mail: EmailMessage) -> None:
                 server.login(options["user"], secrets.get("password", ""))
             sending = True
             if refused := server.send_message(mail):
-                raise PartlyDelivered(f"{options['host']} refused {', '.join(refused)}; the others have it")
+                raise PartialDelivery(f"{options['host']} refused {', '.join(refused)}; the others have it")
             sending = False
     except smtplib.SMTPResponseException as error:
         said = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
-        raise NotDelivered(f"{options['host']} answered {error.smtp_code}: {said}"[:300]) from None
+        raise DeliveryFailure(f"{options['host']} answered {error.smtp_code}: {said}"[:300]) from None
     except smtplib.SMTPRecipientsRefused as error:
-        raise NotDelivered(f"{options['host']} refused {', '.join(error.recipients)}") from None
+        raise DeliveryFailure(f"{options['host']} refused {', '.join(error.recipients)}") from None
     except (OSError, smtplib.SMTPException) as error:
         why = f"{options['host']}: {getattr(error, 'strerror', None) or error or type(error).__name__}"
-        raise (Uncertain(why) if sending else NotDelivered(why)) from None
+        raise (DeliveryUnknown(why) if sending else DeliveryFailure(why)) from None
 
 
 def _connection(host: str, port: int, tls: str) -> smtplib.SMTP:

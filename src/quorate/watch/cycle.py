@@ -20,9 +20,9 @@ from quorate.state.findings import Finding as Known
 from quorate.state.records import Records
 from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
-from quorate.watch.checks import backups, guests, nodes, observed, settings, storages
-from quorate.watch.facts import ClusterFacts, Looked, Snapshot
-from quorate.watch.inventory import Inventory, differences, take
+from quorate.watch.checks import backups, guests, nodes, settings, storages, to_observation
+from quorate.watch.facts import ClusterFacts, FactReading, Snapshot
+from quorate.watch.inventory import Inventory, differences, take_inventory
 from quorate.watch.memory import Memory
 from quorate.watch.own_changes import changed_sources
 
@@ -90,7 +90,7 @@ class ClusterWatch:
         what = f"The cluster {self.name} does not answer: {why}"
         finding = Finding("critical", "cluster", what, CLUSTER_STATUS, "cluster-unreachable")
         known = await self._findings.open(self.name)
-        return await self._observe([observed(finding, "reach")], lambda source: source == "reach", known)
+        return await self._observe([to_observation(finding, "reach")], lambda source: source == "reach", known)
 
     def _judge(self, now: Snapshot, memory: Memory, accepted: set[str]) -> Iterator[Observation]:
         yield from nodes.presence(now, memory)
@@ -152,7 +152,7 @@ class ClusterWatch:
 
     async def _record_changes(self, now: Snapshot, memory: Memory) -> None:
         """Events first, then the inventory: if we die in between, the same events are recorded under the same ids."""
-        before, after = self._inventory, take(now, self._inventory, memory)
+        before, after = self._inventory, take_inventory(now, self._inventory, memory)
         if before is not None:
             new = after.guests.keys() - before.guests.keys()
             memory.appeared |= dict.fromkeys(map(str, new), now.now)
@@ -165,8 +165,8 @@ class ClusterWatch:
 
 def _unknown(now: Snapshot) -> Iterator[Observation]:
     """What could not be read, one finding for each sort of fact."""
-    failed: dict[str, list[tuple[str, Looked]]] = {}
-    for source, looked in now.looked.items():
+    failed: dict[str, list[tuple[str, FactReading]]] = {}
+    for source, looked in now.readings.items():
         if looked.problem is not None and looked.failures > 1:
             name, _, target = source.partition(" ")
             failed.setdefault(name, []).append((target, looked))
@@ -179,4 +179,4 @@ def _unknown(now: Snapshot) -> Iterator[Observation]:
         next_call = PERMISSION_AUDIT if isinstance(problem, PermissionMissing) else CLUSTER_STATUS
         finding = unchecked_finding("watch", problem, next_call, where)
         about = Finding(finding.severity, finding.area, finding.what, next_call, "unchecked", name)
-        yield observed(about, "")
+        yield to_observation(about, "")

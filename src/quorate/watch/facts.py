@@ -34,7 +34,7 @@ AGENT_STARTS = 10 * MINUTE
 """How long a guest may take to start its agent."""
 
 
-class Look(msgspec.Struct, frozen=True, gc=False):
+class FactQuery(msgspec.Struct, frozen=True, gc=False):
     """One thing to read, and how often."""
 
     name: str
@@ -53,7 +53,7 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Looked:
+class FactReading:
     """The last answer, when it came, and what went wrong since."""
 
     name: str
@@ -75,11 +75,11 @@ class Snapshot:
 
     cluster: str
     now: float
-    there: float
+    pve_time: float
     """The same moment by PVE's clock."""
     view: View
     settings: WatchSettings
-    looked: Mapping[str, Looked]
+    readings: Mapping[str, FactReading]
     waiting: int
     """Facts that were never read yet."""
     backups_known: bool
@@ -98,12 +98,12 @@ class Snapshot:
 
     def value(self, source: str) -> Any:
         """None if it was not read yet."""
-        found = self.looked.get(source)
+        found = self.readings.get(source)
         return found.value if found is not None and found.is_known else None
 
-    def each_named(self, name: str) -> Iterator[tuple[str, Looked]]:
+    def readings_of(self, name: str) -> Iterator[tuple[str, FactReading]]:
         """By source, all that is known under one name: of each storage, of each kind of settings."""
-        return ((source, one) for source, one in self.looked.items() if one.name == name and one.is_known)
+        return ((source, one) for source, one in self.readings.items() if one.name == name and one.is_known)
 
     def of_nodes(self, name: str) -> dict[str, Any]:
         """Node -> value, of the nodes where it is known."""
@@ -116,7 +116,7 @@ class Snapshot:
             return True
         if source == "backups":
             return self.backups_known
-        found = self.looked.get(source)
+        found = self.readings.get(source)
         if found is not None:
             return found.is_known and found.problem is None
         name, _, target = source.partition(" ")
@@ -129,8 +129,8 @@ class ClusterFacts:
     def __init__(self, cluster: Cluster, settings: WatchSettings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._looked: dict[str, Looked] = {}
-        self._of_guests: dict[tuple[str, str, int, bool], tuple[Look, ...]] = {}
+        self._looked: dict[str, FactReading] = {}
+        self._of_guests: dict[tuple[str, str, int, bool], tuple[FactQuery, ...]] = {}
         """What is read of a guest, by where it is; made once, because there are thousands."""
         self._proved: tuple[tuple[int, int] | None, dict[int, tuple[float, str]]] | None = None
 
@@ -164,7 +164,7 @@ class ClusterFacts:
             self._proved = stamp, await last_proofs(self._cluster)
         return self._proved[1]
 
-    def _due(self, look: Look) -> float:
+    def _due(self, look: FactQuery) -> float:
         """A failed look is repeated in the next cycle, then after its period."""
         found = self._looked.get(look.source)
         if look.period == 0:
@@ -173,9 +173,9 @@ class ClusterFacts:
             return float("-inf")
         return found.tried + (self._settings.every / 2 if found.failures == 1 else look.period)
 
-    async def _look(self, look: Look) -> None:
+    async def _look(self, look: FactQuery) -> None:
         clock = self._cluster.clock
-        found = self._looked.setdefault(look.source, Looked(look.name, look.target))
+        found = self._looked.setdefault(look.source, FactReading(look.name, look.target))
         begun = clock.time()
         try:
             answer = await read_in_time(self._cluster.get(look.path, **look.params))
@@ -191,7 +191,7 @@ class ClusterFacts:
             found.failures += 1
         found.tried = clock.time()
 
-    def _retire(self, looks: Mapping[str, Look], now: float) -> None:
+    def _retire(self, looks: Mapping[str, FactQuery], now: float) -> None:
         """What could not be read for long is unknown."""
         for source, found in self._looked.items():
             if source not in looks:
@@ -202,38 +202,38 @@ class ClusterFacts:
 
     # -- what there is to read -------------------------------------------------------------------------------------
 
-    def _looks(self, view: View) -> Iterator[Look]:
+    def _looks(self, view: View) -> Iterator[FactQuery]:
         yield from EVERY_CYCLE
         yield from CLUSTER_FACTS
         if any(row.plugintype in ("rbd", "cephfs") for row in view.of_type("storage")):
-            yield Look("ceph", "", "/cluster/ceph/status", 5 * MINUTE, first=True)
+            yield FactQuery("ceph", "", "/cluster/ceph/status", 5 * MINUTE, first=True)
         replicated = bool(self._value("replication-jobs"))
         for node in sorted(view.online):
             yield from _of_node(node, replicated=replicated)
         for (storage, where), row in _backup_places(view).items():
             path = f"/nodes/{row.node}/storage/{storage}/content"
             target = f"{storage}@{where}"
-            yield Look("backups", target, path, HOUR, reductions.backups, {"content": "backup"}, first=True)
+            yield FactQuery("backups", target, path, HOUR, reductions.backups, {"content": "backup"}, first=True)
         for row in view.guests:
             if row.node in view.online and not row.template:
                 yield from self._of_guest(row)
 
-    def _of_guest(self, row: Resource) -> Iterator[Look]:
+    def _of_guest(self, row: Resource) -> Iterator[FactQuery]:
         where = (row.node, row.type, row.vmid, row.status == "stopped")
         usual = self._of_guests.get(where)
         if usual is None:
             base, vmid = _path(row), str(row.vmid)
             usual = self._of_guests[where] = (
-                Look("config", vmid, f"{base}/config", 6 * HOUR, reductions.guest_config, first=where[-1]),
-                Look("snapshots", vmid, f"{base}/snapshot", DAY, reductions.snapshots),
+                FactQuery("config", vmid, f"{base}/config", 6 * HOUR, reductions.guest_config, first=where[-1]),
+                FactQuery("snapshots", vmid, f"{base}/snapshot", DAY, reductions.snapshots),
             )
         yield from usual
         if row.type == "qemu" and row.status == "running" and row.uptime > AGENT_STARTS:
             config: reductions.GuestConfig | None = self._value(usual[0].source)
             if config is not None and config.agent:
-                yield Look("agent", str(row.vmid), f"{_path(row)}/agent/info", 30 * MINUTE, reductions.no_failures)
+                yield FactQuery("agent", str(row.vmid), f"{_path(row)}/agent/info", 30 * MINUTE, reductions.no_failures)
         if self._settings.firewall_tags and wants_firewall(row, self._settings):
-            yield Look("firewall", str(row.vmid), f"{_path(row)}/firewall/options", 6 * HOUR, first=True)
+            yield FactQuery("firewall", str(row.vmid), f"{_path(row)}/firewall/options", 6 * HOUR, first=True)
 
     def _value(self, source: str) -> Any:
         found = self._looked.get(source)
@@ -241,34 +241,36 @@ class ClusterFacts:
 
 
 EVERY_CYCLE = (
-    Look("status", "", "/cluster/status", 0),
-    Look("tasks", "", "/cluster/tasks", 0),
-    Look("ha", "", "/cluster/ha/status/current", 0),
+    FactQuery("status", "", "/cluster/status", 0),
+    FactQuery("tasks", "", "/cluster/tasks", 0),
+    FactQuery("ha", "", "/cluster/ha/status/current", 0),
 )
 CLUSTER_FACTS = (
-    Look("uncovered", "", "/cluster/backup-info/not-backed-up", 10 * MINUTE, first=True),
-    Look("privileges", "", "/access/acl", 10 * MINUTE, reductions.privileges, first=True),
-    Look("settings", "datacenter", "/cluster/options", 15 * MINUTE, reductions.flat, first=True),
-    Look("settings", "storages", "/storage", 15 * MINUTE, partial(reductions.flat_rows, "storage"), first=True),
-    Look("settings", "backup jobs", "/cluster/backup", 15 * MINUTE, partial(reductions.flat_rows, "id"), first=True),
-    Look("settings", "HA", "/cluster/ha/resources", 15 * MINUTE, partial(reductions.flat_rows, "sid"), first=True),
-    Look("settings", "firewall", "/cluster/firewall/options", 15 * MINUTE, reductions.flat, first=True),
-    Look("replication-jobs", "", "/cluster/replication", 10 * MINUTE, first=True),
+    FactQuery("uncovered", "", "/cluster/backup-info/not-backed-up", 10 * MINUTE, first=True),
+    FactQuery("privileges", "", "/access/acl", 10 * MINUTE, reductions.privileges, first=True),
+    FactQuery("settings", "datacenter", "/cluster/options", 15 * MINUTE, reductions.flat, first=True),
+    FactQuery("settings", "storages", "/storage", 15 * MINUTE, partial(reductions.flat_rows, "storage"), first=True),
+    FactQuery(
+        "settings", "backup jobs", "/cluster/backup", 15 * MINUTE, partial(reductions.flat_rows, "id"), first=True
+    ),
+    FactQuery("settings", "HA", "/cluster/ha/resources", 15 * MINUTE, partial(reductions.flat_rows, "sid"), first=True),
+    FactQuery("settings", "firewall", "/cluster/firewall/options", 15 * MINUTE, reductions.flat, first=True),
+    FactQuery("replication-jobs", "", "/cluster/replication", 10 * MINUTE, first=True),
 )
 NODE_FACTS = ("time", "disks", "zfs", "lvmthin", "certificates", "updates", "subscription", "replication")
 
 
-def _of_node(node: str, *, replicated: bool) -> Iterator[Look]:
+def _of_node(node: str, *, replicated: bool) -> Iterator[FactQuery]:
     base = f"/nodes/{node}"
-    yield Look("time", node, f"{base}/time", 5 * MINUTE, reductions.clock, first=True)
-    yield Look("lvmthin", node, f"{base}/disks/lvmthin", 15 * MINUTE, first=True)
-    yield Look("zfs", node, f"{base}/disks/zfs", 30 * MINUTE, first=True)
-    yield Look("disks", node, f"{base}/disks/list", 6 * HOUR, reductions.disks, first=True)
-    yield Look("updates", node, f"{base}/apt/update", 6 * HOUR, reductions.updates, first=True)
-    yield Look("certificates", node, f"{base}/certificates/info", 12 * HOUR, reductions.certificates, first=True)
-    yield Look("subscription", node, f"{base}/subscription", DAY, reductions.subscription, first=True)
+    yield FactQuery("time", node, f"{base}/time", 5 * MINUTE, reductions.clock, first=True)
+    yield FactQuery("lvmthin", node, f"{base}/disks/lvmthin", 15 * MINUTE, first=True)
+    yield FactQuery("zfs", node, f"{base}/disks/zfs", 30 * MINUTE, first=True)
+    yield FactQuery("disks", node, f"{base}/disks/list", 6 * HOUR, reductions.disks, first=True)
+    yield FactQuery("updates", node, f"{base}/apt/update", 6 * HOUR, reductions.updates, first=True)
+    yield FactQuery("certificates", node, f"{base}/certificates/info", 12 * HOUR, reductions.certificates, first=True)
+    yield FactQuery("subscription", node, f"{base}/subscription", DAY, reductions.subscription, first=True)
     if replicated:
-        yield Look("replication", node, f"{base}/replication", 5 * MINUTE, first=True)
+        yield FactQuery("replication", node, f"{base}/replication", 5 * MINUTE, first=True)
 
 
 def _path(row: Resource) -> str:

@@ -16,7 +16,7 @@ from quorate.watch.memory import Memory
 _TURNS = {("stopped", "running"): "started", ("running", "stopped"): "stopped"}
 
 
-class Known(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class GuestRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What is remembered of a guest."""
 
     kind: str
@@ -34,14 +34,14 @@ class Inventory(msgspec.Struct):
     """The guests of a cluster at a time."""
 
     at: float
-    guests: dict[int, Known]
+    guests: dict[int, GuestRecord]
     failed: set[str] = set()
     """Failed tasks that were recorded."""
 
 
-def take(now: Snapshot, before: Inventory | None, memory: Memory) -> Inventory:
+def take_inventory(now: Snapshot, before: Inventory | None, memory: Memory) -> Inventory:
     """Guests on nodes that are down stay as they were: of those PVE knows the id and little else."""
-    guests: dict[int, Known] = {}
+    guests: dict[int, GuestRecord] = {}
     for row in now.view.guests:
         old = before.guests.get(row.vmid) if before else None
         unreported = row.node not in now.view.online or row.is_unreported
@@ -51,8 +51,10 @@ def take(now: Snapshot, before: Inventory | None, memory: Memory) -> Inventory:
     return Inventory(now.now, guests, set(memory.failures))
 
 
-def _remember(row: Resource) -> Known:
-    return Known(row.kind, row.name, row.node, row.status, row.tags, row.maxcpu, row.maxmem, row.maxdisk, row.template)
+def _remember(row: Resource) -> GuestRecord:
+    return GuestRecord(
+        row.kind, row.name, row.node, row.status, row.tags, row.maxcpu, row.maxmem, row.maxdisk, row.template
+    )
 
 
 def differences(cluster: str, before: Inventory, after: Inventory, memory: Memory) -> Iterator[Event]:
@@ -85,7 +87,7 @@ def differences(cluster: str, before: Inventory, after: Inventory, memory: Memor
         yield Event(cluster, after.at, "task-failed", target, says)
 
 
-def _changes(old: Known, new: Known) -> Iterator[str]:
+def _changes(old: GuestRecord, new: GuestRecord) -> Iterator[str]:
     if old.name != new.name:
         yield f"renamed from {old.name}"
     if old.tags != new.tags:

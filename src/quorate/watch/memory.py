@@ -110,7 +110,7 @@ class Memory(msgspec.Struct):
             else:
                 key = f"{task.get('type')} {task.get('id') or ''}"
                 self.done[key] = max(self.done.get(key, 0.0), ended)
-        oldest = now.there - FAILURE_SECONDS
+        oldest = now.pve_time - FAILURE_SECONDS
         self.failures = {upid: one for upid, one in self.failures.items() if one.time >= oldest}
         self.done = {key: time for key, time in self.done.items() if time >= oldest}
 

@@ -11,7 +11,7 @@ from quorate.operations.reports.kinds import KINDS
 from quorate.problems import Problem
 from quorate.state.findings import Finding, Findings
 from quorate.state.outbox import Notice, Outbox, Parcel
-from quorate.watch.channels import Channel, NotDelivered, PartlyDelivered, Uncertain
+from quorate.watch.channels import Channel, DeliveryFailure, DeliveryUnknown, PartialDelivery
 from quorate.watch.message import compose
 from quorate.watch.routing import due, takes
 
@@ -106,10 +106,10 @@ class Notifier:
         message = compose(parcel, mark_repeat=not channel.recognizes_repeats)
         try:
             await channel.send(message, unsure=parcel.unsure, since=parcel.since)
-        except (NotDelivered, Uncertain) as error:
+        except (DeliveryFailure, DeliveryUnknown) as error:
             why = str(self._sanitize(str(error)))
-            final = once or isinstance(error, PartlyDelivered)
-            await self._outbox.mark_failed(parcel, why, unsure=isinstance(error, Uncertain), for_good=final)
+            final = once or isinstance(error, PartialDelivery)
+            await self._outbox.mark_failed(parcel, why, unsure=isinstance(error, DeliveryUnknown), for_good=final)
         except Problem as problem:  # a secret that cannot be found
             why = problem.what
             await self._outbox.mark_failed(parcel, why, for_good=once)

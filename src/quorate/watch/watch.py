@@ -84,7 +84,7 @@ class Watch:
         """The open ones, worst first."""
         return await self._findings.open()
 
-    async def watched(self) -> dict[str, Any]:
+    async def describe_status(self) -> dict[str, Any]:
         """When it last looked, and what it has not seen."""
         return await self._watchers.describe(self._clock.time())
 
@@ -185,7 +185,7 @@ class Watch:
                 await self._hosts.read()
         except TimeoutError:
             return
-        looked = self._hosts.looked
+        looked = self._hosts.states
         found = list(hosts.judge(looked))
         await self._findings.observe(HOMELAB, found, lambda source: hosts.covers(looked, source))
         await self._watchers.note(

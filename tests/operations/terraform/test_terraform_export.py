@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from quorate.homelab.terraform_export.container import container
-from quorate.homelab.terraform_export.hcl import Block, Names, written
+from quorate.homelab.terraform_export.hcl import Block, Names, render_blocks
 from quorate.homelab.terraform_export.virtual_machine import virtual_machine
 from quorate.pve.inventory import Resource
 from tests.rigs.homelab import house
@@ -165,7 +165,7 @@ def test_terraform_reads_every_text_as_it_was_meant(tmp_path):
         "",
     ]
     blocks = [Block("output", (f"n{number}",)).set(value=text) for number, text in enumerate(texts)]
-    (tmp_path / "main.tf").write_text(written(blocks))
+    (tmp_path / "main.tf").write_text(render_blocks(blocks))
     terraform(tmp_path, "apply", "-auto-approve", "-input=false")
     told = json.loads(terraform(tmp_path, "output", "-json"))
     assert [told[f"n{number}"]["value"] for number in range(len(texts))] == texts
@@ -199,7 +199,7 @@ def test_a_vm_with_all_its_parts():
         "hostpci0": "0000:01:00.0,pcie=1", "usb0": "host=1234:5678", "unused0": "local-lvm:vm-100-disk-8",
         "smbios1": "uuid=1-2,manufacturer=QWNtZQ==,base64=1", "digest": "d1", "vmgenid": "v1", "protection": 1,
     }  # fmt: skip
-    text = written([virtual_machine("web01", row(pool="prod"), config)])
+    text = render_blocks([virtual_machine("web01", row(pool="prod"), config)])
     body = resources(text)[f"{VM}.web01"]
     assert (body["bios"], body["machine"], body["on_boot"], body["pool_id"]) == ("ovmf", "q35", True, "prod")
     assert body["boot_order"] == ["scsi0", "net0"]
@@ -249,7 +249,7 @@ def test_a_container_with_all_its_parts():
         "net1": "name=eth1,bridge=vmbr1,ip=manual", "dev0": "/dev/dri/renderD128,gid=104", "cpulimit": "1.5",
         "lxc": [["lxc.cap.drop", ""]], "digest": "x", "tags": "b;a",
     }  # fmt: skip
-    text = written([container("dns", row("lxc", status="stopped"), config)])
+    text = render_blocks([container("dns", row("lxc", status="stopped"), config)])
     body = resources(text)[f"{CT}.dns"]
     assert (body["started"], body["unprivileged"], body["tags"]) == (False, True, ["a", "b"])
     assert body["disk"] == [{"datastore_id": "local-lvm", "size": 8}]
@@ -269,16 +269,18 @@ def test_a_container_with_all_its_parts():
 
 
 def test_one_drive_for_discs_is_written_and_a_second_is_told():
-    text = written([virtual_machine("it", row(), {"ide2": "none,media=cdrom", "sata0": "local:iso/a.iso,media=cdrom"})])
+    text = render_blocks(
+        [virtual_machine("it", row(), {"ide2": "none,media=cdrom", "sata0": "local:iso/a.iso,media=cdrom"})]
+    )
     [disc] = resources(text)[f"{VM}.it"]["cdrom"]
     assert disc == {"interface": "sata0", "file_id": "local:iso/a.iso"}
     assert "one more CD-ROM drive" in text
 
 
 def test_what_is_not_set_does_not_become_the_providers_default():
-    body = resources(written([virtual_machine("it", row(), {})]))[f"{VM}.it"]
+    body = resources(render_blocks([virtual_machine("it", row(), {})]))[f"{VM}.it"]
     assert (body["scsi_hardware"], body["cpu"], body["on_boot"]) == ("lsi", [{"type": "kvm64"}], False)
-    text = written([container("it", row("lxc"), {"memory": 512})])
+    text = render_blocks([container("it", row("lxc"), {"memory": 512})])
     assert "all cores of its node" in text
     assert resources(text)[f"{CT}.it"]["start_on_boot"] is False
 
@@ -316,7 +318,7 @@ ATTRIBUTES = {
 @example({"description": EVIL, "mp0": EVIL, "x": EVIL}, False, EVIL)
 def test_any_configuration_becomes_one_resource_and_nothing_else(config, is_vm, pool):
     make, kind = (virtual_machine, VM) if is_vm else (container, CT)
-    text = written([make("it", row("qemu" if is_vm else "lxc", pool=pool), config)])
+    text = render_blocks([make("it", row("qemu" if is_vm else "lxc", pool=pool), config)])
     assert set(read(text)) == {"resource"}
     [(name, body)] = resources(text).items()
     assert name == f"{kind}.it"
@@ -330,7 +332,7 @@ def test_any_configuration_becomes_one_resource_and_nothing_else(config, is_vm, 
 @given(TEXTS)
 @example(EVIL)
 def test_a_text_stays_that_text(text):
-    found = meant(read(written([Block("a").set(b=text)])))
+    found = meant(read(render_blocks([Block("a").set(b=text)])))
     assert found == {"a": [{"b": text}]}
 
 

@@ -124,7 +124,7 @@ async def test_tools_use_the_account_whatever_login_the_server_is_registered_wit
         async def who():
             found = await home.quorate.facts("start_interactive_shell", hostname="box")
             invitation = shells.find(found["url"].partition("#")[2])
-            return invitation.place.ssh.user
+            return invitation.target.ssh.user
 
         assert await who() == "root", "as it is registered, while there is no such account"
         washyu_account(home.box, own_home)

@@ -14,7 +14,7 @@ import pytest
 
 from quorate.config import Approval
 from quorate.config.http import HttpSettings
-from quorate.homelab.shells import INVITED_SECONDS, MOST_INVITED, MOST_OPEN
+from quorate.homelab.shells import INVITED_SECONDS, MAX_INVITATIONS, MAX_OPEN
 from quorate.ssh.settings import Login, SshSettings
 from quorate.state.approvals import State
 from quorate.state.freeze import Freeze
@@ -237,12 +237,12 @@ async def test_a_terminal_at_which_nobody_types_is_closed(tmp_path):
 
 async def test_links_and_terminals_are_bounded(tmp_path):
     async with place(tmp_path) as here:
-        tokens = [await here.link() for _ in range(MOST_INVITED)]
+        tokens = [await here.link() for _ in range(MAX_INVITATIONS)]
         assert "wait to be opened" in await here.web.rig.refusal("host_shell_open", host="box")
         shells = here.web.rig.app.shells
         assert shells is not None
-        for token in tokens[:MOST_OPEN]:
-            assert shells.take_up(token)
+        for token in tokens[:MAX_OPEN]:
+            assert shells.redeem(token)
         async with here.page(tokens[-1]) as page:
             assert "already open" in await page.told("ended")
 

@@ -30,7 +30,7 @@ _REMEDIES = {
 }
 _PROGRAMS = "useradd usermod userdel gpasswd adduser addgroup deluser delgroup chpasswd sudo visudo bash"
 
-_OURS = "# Made by Quorate"
+_MARK = "# Made by Quorate"
 """Marks our sudo rule. The rest of the comment differs between versions."""
 
 # $1 account, $2 its public key, $3 its sudo rule, then groups to check. Prints one fact per line.
@@ -45,7 +45,7 @@ for group in "$@"; do if entry group "$group" >/dev/null; then echo "group=$grou
 if [ -e "/etc/sudoers.d/$u" ]; then
   bare() {{ sed -e "s/#.*//" | tr -d "[:space:]"; }}
   all=$(bare < "/etc/sudoers.d/$u")
-  if [ "$all" = "$(printf "%s\\n" "$rule" | bare)" ] && grep -q "^{_OURS}" "/etc/sudoers.d/$u"; then echo "sudo=ours"
+  if [ "$all" = "$(printf "%s\\n" "$rule" | bare)" ] && grep -q "^{_MARK}" "/etc/sudoers.d/$u"; then echo "sudo=ours"
   elif [ "$all" = "${{u}}ALL=(ALL)NOPASSWD:ALL" ]; then echo "sudo=same"
   elif [ "$all" = "${{u}}ALL=(ALL:ALL)NOPASSWD:ALL" ]; then echo "sudo=same"
   else echo "sudo=other"; fi
@@ -77,7 +77,7 @@ class AccountState:
         return self.uid is not None
 
 
-def checked_account(name: str) -> str:
+def require_account(name: str) -> str:
     if not _ACCOUNT.fullmatch(name) or name == "root":
         raise BadArgument(
             f"{name!r} is not a valid name for an administration account",
@@ -86,18 +86,18 @@ def checked_account(name: str) -> str:
     return name
 
 
-def checked_groups(names: list[str]) -> tuple[str, ...]:
+def require_groups(names: list[str]) -> tuple[str, ...]:
     if wrong := next((name for name in names if not _GROUP.fullmatch(name)), None):
         raise BadArgument(f"{wrong!r} is not a group name")
     return tuple(dict.fromkeys(names))
 
 
 def sudo_rule(account: str) -> str:
-    return f"{_OURS} for its administration account.\nDefaults:{account} !requiretty\n{account} ALL=(ALL) NOPASSWD: ALL"
+    return f"{_MARK} for its administration account.\nDefaults:{account} !requiretty\n{account} ALL=(ALL) NOPASSWD: ALL"
 
 
-async def look(machine: Machine, account: str, key: str | None, groups: tuple[str, ...]) -> AccountState:
-    output = await as_root(
+async def read_account_state(machine: Machine, account: str, key: str | None, groups: tuple[str, ...]) -> AccountState:
+    output = await run_as_root(
         machine, f"Looking for the account {account}", _LOOK, account, key or "", sudo_rule(account), *groups
     )
     facts: dict[str, list[str]] = {}
@@ -115,18 +115,18 @@ async def look(machine: Machine, account: str, key: str | None, groups: tuple[st
     )  # fmt: skip
 
 
-async def as_root(machine: Machine, doing: str, text: str, *values: str) -> Output:
-    return await _done(machine, doing, machine.as_root(shell_script(text, *values)))
+async def run_as_root(machine: Machine, doing: str, text: str, *values: str) -> Output:
+    return await _run(machine, doing, machine.as_root(shell_script(text, *values)))
 
 
-async def as_account(machine: Machine, account: str, doing: str, text: str, *values: str) -> Output:
+async def run_as_account(machine: Machine, account: str, doing: str, text: str, *values: str) -> Output:
     """The account itself changes its home, never root: links there could point anywhere."""
     command = shell_script(text, *values)
     ran_by = Command(command.argv, command.stdin, command.env, user=account, password=machine.sudo_password)
-    return await _done(machine, doing, ran_by)
+    return await _run(machine, doing, ran_by)
 
 
-async def _done(machine: Machine, doing: str, command: Command) -> Output:
+async def _run(machine: Machine, doing: str, command: Command) -> Output:
     output = await machine.transport.run(command, seconds=SECONDS)
     if output.exit_code != 0:
         said = error_message(output)
@@ -177,7 +177,7 @@ async def try_account(machine: Machine) -> dict[str, Any]:
     }
 
 
-def hang_up(machine: Machine) -> None:
+def disconnect(machine: Machine) -> None:
     """Close our own connection as the account: a logged-in user cannot be removed."""
     if machine.target is not None and machine.ssh is not None:
         machine.ssh.pool.disconnect(machine.target)
@@ -195,7 +195,7 @@ class FormerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
     sudo_password: str | None = None
 
 
-class Made(msgspec.Struct, frozen=True, omit_defaults=True):
+class AccountRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     user: bool = False
     uid: int | None = None
     """Identifies the created user: another one of the same name is not ours."""
@@ -205,16 +205,16 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
     """If the registry was changed."""
 
 
-class Ledger:
+class AccountLedger:
     """Written before each step, so that interrupted steps are known, too."""
 
     def __init__(self, store: Store, machine: Machine, account: str) -> None:
-        self._records = Records(store, _KIND, Made)
+        self._records = Records(store, _KIND, AccountRecord)
         cluster = f"{machine.where.name}/" if machine.where else ""
         self._id = f"{machine.kind} {cluster}{machine.name} {account}"
 
-    async def read(self) -> Made:
-        return await self._records.find(self._id) or Made()
+    async def read(self) -> AccountRecord:
+        return await self._records.find(self._id) or AccountRecord()
 
     async def note(self, **changes: object) -> None:
         await self._records.keep(self._id, msgspec.structs.replace(await self.read(), **changes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorate.homelab.admin.account import PATHS, as_account, as_root
+from quorate.homelab.admin.account import PATHS, run_as_account, run_as_root
 from quorate.homelab.machines import Machine
 
 # $1 home, $2 line. All other lines are kept.
@@ -36,17 +36,17 @@ exit 8
 """
 
 
-async def shut_key_out(machine: Machine, account: str, home: str, line: str) -> None:
-    await as_account(machine, account, f"Removing the key of {account}", _KEY, home, line)
+async def remove_key(machine: Machine, account: str, home: str, line: str) -> None:
+    await run_as_account(machine, account, f"Removing the key of {account}", _KEY, home, line)
 
 
-async def forbid_sudo(machine: Machine, account: str) -> None:
-    await as_root(machine, f"Removing the sudo rule of {account}", _SUDO, account)
+async def remove_sudo_rule(machine: Machine, account: str) -> None:
+    await run_as_root(machine, f"Removing the sudo rule of {account}", _SUDO, account)
 
 
-async def leave(machine: Machine, account: str, groups: tuple[str, ...]) -> None:
-    await as_root(machine, f"Removing {account} from {', '.join(groups)}", _GROUPS, account, *groups)
+async def remove_from_groups(machine: Machine, account: str, groups: tuple[str, ...]) -> None:
+    await run_as_root(machine, f"Removing {account} from {', '.join(groups)}", _GROUPS, account, *groups)
 
 
 async def remove_user(machine: Machine, account: str) -> None:
-    await as_root(machine, f"Removing the account {account}", _USER, account)
+    await run_as_root(machine, f"Removing the account {account}", _USER, account)

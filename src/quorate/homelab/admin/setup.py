@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorate.hints import Advice, either
-from quorate.homelab.admin.account import PATHS, AccountState, as_account, as_root, sudo_rule
+from quorate.homelab.admin.account import PATHS, AccountState, run_as_account, run_as_root, sudo_rule
 from quorate.homelab.machines import Machine
 from quorate.problems import NotConfigured
 
@@ -52,23 +52,23 @@ done
 """
 
 
-async def make_user(machine: Machine, account: str) -> None:
-    await as_root(machine, f"Creating the account {account}", _USER, account, COMMENT)
+async def create_user(machine: Machine, account: str) -> None:
+    await run_as_root(machine, f"Creating the account {account}", _USER, account, COMMENT)
 
 
-async def let_key_in(machine: Machine, account: str, home: str, line: str) -> None:
-    await as_account(machine, account, f"Adding the key of {account}", _KEY, home, line)
+async def add_key(machine: Machine, account: str, home: str, line: str) -> None:
+    await run_as_account(machine, account, f"Adding the key of {account}", _KEY, home, line)
 
 
-async def allow_sudo(machine: Machine, account: str) -> None:
-    await as_root(machine, f"Writing the sudo rule of {account}", _SUDO, account, sudo_rule(account))
+async def add_sudo_rule(machine: Machine, account: str) -> None:
+    await run_as_root(machine, f"Writing the sudo rule of {account}", _SUDO, account, sudo_rule(account))
 
 
-async def join(machine: Machine, account: str, groups: tuple[str, ...]) -> None:
-    await as_root(machine, f"Adding {account} to {', '.join(groups)}", _GROUPS, account, *groups)
+async def add_to_groups(machine: Machine, account: str, groups: tuple[str, ...]) -> None:
+    await run_as_root(machine, f"Adding {account} to {', '.join(groups)}", _GROUPS, account, *groups)
 
 
-def require_means(machine: Machine, found: AccountState, *, user: bool, sudo: bool) -> None:
+def require_programs(machine: Machine, found: AccountState, *, user: bool, sudo: bool) -> None:
     """Refuse before the first change what could not be finished."""
     if user and "useradd" not in found.programs and not {"adduser", "chpasswd"} <= found.programs:
         raise NotConfigured(

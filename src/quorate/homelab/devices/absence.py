@@ -17,14 +17,14 @@ AT_ONCE = 128
 SECONDS = 8.0
 
 
-async def absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address], pace: Pace) -> list[Device]:
+async def find_absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Address], pace: Pace) -> list[Device]:
     """Devices within the scanned range that no longer answer at their address.
 
     One that had open ports has to answer on them: the neighbor table remembers departed devices for a while.
     """
     looked_at = {str(one) for one in wanted} - {str(one) for one in scan.unfinished}
-    answered = {str(one.address) for one in scan.seen.values() if not one.quiet}
-    heard = {str(one.address) for one in scan.seen.values() if one.quiet}
+    answered = {str(one.address) for one in scan.devices.values() if not one.quiet}
+    heard = {str(one.address) for one in scan.devices.values() if one.quiet}
 
     def is_missed(device: Device) -> bool:
         met = answered if _known_open(device) else answered | heard

@@ -22,7 +22,7 @@ cat /sys/class/dmi/id/product_serial 2>/dev/null || kenv -q smbios.system.serial
 _BLANK_SERIALS = ("", "none", "unknown", "default string", "not specified", "system serial number", "n/a", "invalid")
 
 
-async def fingerprint(machine: Machine) -> tuple[str, str]:
+async def read_fingerprint(machine: Machine) -> tuple[str, str]:
     """Its machine id and serial number, if they can be read."""
     try:
         output = await machine.transport.run(Command(("sh", "-c", _SCRIPT)), seconds=SECONDS, keep=2000)
@@ -47,7 +47,7 @@ def _is_blank(serial: str) -> bool:
     return plain in _BLANK_SERIALS or "o.e.m" in plain or len(set(plain)) < 3 or plain in "0123456789"
 
 
-def matching(devices: Iterable[Device], seen: Sighting) -> Device | None:
+def match_device(devices: Iterable[Device], seen: Sighting) -> Device | None:
     """The known device that was seen, by the strongest evidence."""
     found = [(strength, one) for one in devices if (strength := likeness(one, seen))]
     if not found:

@@ -26,7 +26,7 @@ ORDER = ("router", "hypervisor", "host", "guest", "device")
 
 
 @dataclass
-class Spot:
+class MapDevice:
     """One device on the map."""
 
     role: str
@@ -42,7 +42,7 @@ class Spot:
     ref: str = ""
     """The name that host tools accept."""
     mac: str = ""
-    guests: list[Spot] = field(default_factory=list)
+    guests: list[MapDevice] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -59,22 +59,22 @@ class Segment:
     assumed: bool = True
     """True if no machine reported the prefix."""
     gateways: list[str] = field(default_factory=list)
-    spots: list[Spot] = field(default_factory=list)
-    visitors: list[Spot] = field(default_factory=list)
+    devices: list[MapDevice] = field(default_factory=list)
+    visitors: list[MapDevice] = field(default_factory=list)
     """Devices of another segment with an address in this one."""
 
 
 @dataclass
 class Sitemap:
     segments: list[Segment]
-    unplaced: list[Spot]
+    unplaced: list[MapDevice]
     """Devices without a known address."""
     silent: dict[str, str]
     """Clusters that do not answer, and why."""
 
-    def everything(self) -> Iterator[tuple[str, str, Spot]]:
+    def everything(self) -> Iterator[tuple[str, str, MapDevice]]:
         """Segment, hypervisor, device."""
-        lanes = [*((one.network, one.spots) for one in self.segments), ("", self.unplaced)]
+        lanes = [*((one.network, one.devices) for one in self.segments), ("", self.unplaced)]
         for network, spots in lanes:
             for spot in spots:
                 yield network, "", spot
@@ -156,7 +156,7 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
             continue
         for number, network in enumerate(networks):
             segment = segments.setdefault(network, Segment(network, network not in known))
-            (segment.visitors if number else segment.spots).append(spot)
+            (segment.visitors if number else segment.devices).append(spot)
         for guest in spot.guests:
             for network in dict.fromkeys(_network(one, known) for one in guest.addresses):
                 if network not in networks:
@@ -164,12 +164,12 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
     for gateway in gateways:
         _place_gateway(gateway, segments, known, spots)
     for segment in segments.values():
-        segment.spots.sort(key=_order)
+        segment.devices.sort(key=_order)
     ordered = sorted(segments.values(), key=lambda one: _sortable(one.network))
     return Sitemap(ordered, sorted(unplaced, key=_order), dict(silent or {}))
 
 
-def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
+def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[MapDevice]:
     for row in sorted((row for row in tree.rows if row.type == "node"), key=lambda row: row.node):
         place = f"{tree.cluster.name}/{row.node}"
         address = tree.addresses.get(row.node, "")
@@ -177,7 +177,7 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
         spot = (
             _spot(by_place[place], state)
             if place in by_place
-            else Spot("hypervisor", row.node, state, place=place, ref=place)
+            else MapDevice("hypervisor", row.node, state, place=place, ref=place)
         )
         spot.role, spot.name = "hypervisor", row.node
         spot.addresses = spot.addresses or ((address,) if address else ())
@@ -187,20 +187,20 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[Spot]:
         yield spot
 
 
-def _guest(row: Resource, tree: Tree, by_place: dict[str, Device]) -> Spot:
+def _guest(row: Resource, tree: Tree, by_place: dict[str, Device]) -> MapDevice:
     place = f"{tree.cluster.name}/{row.vmid}"
     state = "up" if row.status == "running" else "stopped"
-    spot = _spot(by_place[place], state) if place in by_place else Spot("guest", "", state, place=place, ref=place)
+    spot = _spot(by_place[place], state) if place in by_place else MapDevice("guest", "", state, place=place, ref=place)
     spot.role, spot.name = "guest", row.name or str(row.vmid)
     spot.addresses = spot.addresses or tree.guest_addresses.get(row.vmid, ())
     spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
     return spot
 
 
-def _spot(device: Device, state: str | None = None) -> Spot:
+def _spot(device: Device, state: str | None = None) -> MapDevice:
     facts = device.facts
     role = "device" if device.kind == "device" else "guest" if device.kind in ("vm", "ct") else "host"
-    spot = Spot(role, str(device), state or device.state, device.id, device.addresses, place=device.place)
+    spot = MapDevice(role, str(device), state or device.state, device.id, device.addresses, place=device.place)
     spot.ref = device.place or _ref(device)
     spot.mac = device.macs[0] if device.macs else ""
     if facts is None:
@@ -211,7 +211,7 @@ def _spot(device: Device, state: str | None = None) -> Spot:
     spot.containers = len(facts.containers or ())
     if facts.vms:
         spot.role = "hypervisor"
-        spot.guests = [Spot("guest", one.name, _vm_state(one.state)) for one in facts.vms]
+        spot.guests = [MapDevice("guest", one.name, _vm_state(one.state)) for one in facts.vms]
     return spot
 
 
@@ -250,7 +250,7 @@ def _gateways(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(one for one in gateways if is_address(one)))
 
 
-def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], spots: list[Spot]) -> None:
+def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], spots: list[MapDevice]) -> None:
     """The device with that address is a router; without one, the gateway is shown alone."""
     if ipaddress.ip_address(gateway).is_link_local or (network := _network(gateway, known)) not in segments:
         return
@@ -260,10 +260,10 @@ def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], 
     for owner in owners:
         owner.role = "router" if owner.role in ("device", "host") else owner.role
     if not owners:
-        segments[network].spots.append(Spot("router", "gateway", "unknown", addresses=(gateway,)))
+        segments[network].devices.append(MapDevice("router", "gateway", "unknown", addresses=(gateway,)))
 
 
-def _order(spot: Spot) -> tuple[int, tuple[int, int], str]:
+def _order(spot: MapDevice) -> tuple[int, tuple[int, int], str]:
     return ORDER.index(spot.role), _sortable(spot.address), spot.name
 
 

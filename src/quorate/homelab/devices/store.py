@@ -16,7 +16,7 @@ import msgspec
 
 from quorate.hints import NETWORK_MAP, see
 from quorate.homelab.devices.device import Device, Sighting, State
-from quorate.homelab.devices.identity import identities, matching
+from quorate.homelab.devices.identity import identities, match_device
 from quorate.homelab.devices.merge import first_looks, merge
 from quorate.homelab.devices.view import differences, view
 from quorate.problems import NotFound
@@ -105,7 +105,7 @@ class Devices:
 
     async def _take(self, seen: Sighting, now: float, known: Known) -> Device:
         for _ in range(TRIES):
-            device = matching((one for one, _ in known.values()), seen)
+            device = match_device((one for one, _ in known.values()), seen)
             if device is None:
                 known |= await self._add(seen, now)
                 continue
@@ -123,12 +123,12 @@ class Devices:
         new = merge(Device(changed=now), seen, now)
         new = msgspec.structs.replace(new, reported=view(new))
         for identity in identities(seen):
-            ours = await self._store.execute(_ADD, identity, _stored(new), now)
+            ours = await self._store.execute(_ADD, identity, _encode(new), now)
             rows = await self._read(f"{_ALL} WHERE identity = $1", identity)
             if ours and rows:
                 await self._note(rows[0][0].id, now, [_FIRST])
                 self.changed.add(rows[0][0].id)
-            if ours or matching((one for one, _ in rows), seen):
+            if ours or match_device((one for one, _ in rows), seen):
                 return {one.id: (one, entry) for one, entry in rows}
         return {}
 
@@ -139,9 +139,9 @@ class Devices:
         changes, reported = differences(old.reported, view(new), learned=learned)
         new = msgspec.structs.replace(new, reported=reported, changed=now if changes else old.changed)
         noted = await self._note(new.id, now, changes) if changes else None
-        if await self._store.execute(_REPLACE, new.id, _stored(new), new.last_seen, entry):
+        if await self._store.execute(_REPLACE, new.id, _encode(new), new.last_seen, entry):
             self.changed |= {new.id} if changes else set()
-            return new, _stored(new)
+            return new, _encode(new)
         if noted:  # it is compared again, with what the other server wrote
             await self._store.execute("DELETE FROM quorate_device_changes WHERE id = $1", noted)
         return None
@@ -160,7 +160,7 @@ class Devices:
 
     async def _read(self, statement: str, *values: Any) -> list[tuple[Device, str]]:
         rows = await self._store.fetch(statement, *values)
-        return [(_restored(row), row["entry"]) for row in rows]
+        return [(_decode(row), row["entry"]) for row in rows]
 
 
 def find_device(devices: Sequence[Device], ref: int | str) -> Device:
@@ -176,12 +176,12 @@ def _cut(value: Any) -> Any:
     return f"{value[:LONGEST_VALUE]}…" if isinstance(value, str) and len(value) > LONGEST_VALUE else value
 
 
-def _stored(device: Device) -> str:
+def _encode(device: Device) -> str:
     plain = msgspec.structs.replace(device, id=0, first_seen=0.0, last_seen=0.0)
     return msgspec.json.encode(plain).decode()
 
 
-def _restored(row: dict[str, Any]) -> Device:
+def _decode(row: dict[str, Any]) -> Device:
     known = msgspec.json.decode(row["entry"], type=Device, strict=False)
     return msgspec.structs.replace(known, id=row["id"], first_seen=row["first_seen"], last_seen=row["last_seen"])
 

@@ -80,7 +80,7 @@ def _node_room(tree: Tree, node: Resource) -> Room:
     )  # fmt: skip
 
 
-def ranked(found: Sequence[Room], need: Need) -> list[Room]:
+def rank_rooms(found: Sequence[Room], need: Need) -> list[Room]:
     """The best first; those where it does not fit come last, with what is missing."""
     for room in found:
         _judge(room, need)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from quorate.homelab.devices import interfaces
 from quorate.homelab.devices.device import Sighting
-from quorate.homelab.devices.identity import fingerprint
+from quorate.homelab.devices.identity import read_fingerprint
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, find_machine
-from quorate.homelab.selection import HOST_SECONDS, Refusing, knock
+from quorate.homelab.selection import HOST_SECONDS, NoSshServer, knock
 from quorate.problems import Problem, Unreachable
 from quorate.pve.tasks import Report
 
@@ -21,7 +21,7 @@ SPARE_SECONDS = 4.0
 
 
 @dataclass
-class Look:
+class SurveyResult:
     """The result for one machine."""
 
     ref: str
@@ -31,11 +31,11 @@ class Look:
     """True if nothing answers there, as opposed to a refused login."""
 
 
-async def look_at_all(
+async def survey_machines(
     homelab: Homelab, refs: Iterable[str], *, at_once: int, seconds: float, report: Report | None = None
-) -> list[Look]:
+) -> list[SurveyResult]:
     """One result for each, in order. Machines that are not done after `seconds` are abandoned."""
-    looks = [Look(ref, why="There was not enough time for it") for ref in dict.fromkeys(refs)]
+    looks = [SurveyResult(ref, why="There was not enough time for it") for ref in dict.fromkeys(refs)]
     queue, done = iter(looks), 0
 
     async def work() -> None:
@@ -53,25 +53,25 @@ async def look_at_all(
     return looks
 
 
-async def _look(homelab: Homelab, look: Look) -> None:
+async def _look(homelab: Homelab, look: SurveyResult) -> None:
     look.why = "It was not finished in time"
     try:
         async with asyncio.timeout(HOST_SECONDS):
             found = await find_machine(homelab, look.ref)
             await knock(found.target)
-            look.seen = await sighting(found)
+            look.seen = await collect_sighting(found)
             look.why = ""
     except TimeoutError:
         look.why = f"It was not finished after {HOST_SECONDS:g} s"
     except Problem as problem:
         look.why = problem.what
-        look.absent = isinstance(problem, Unreachable) and not isinstance(problem, Refusing)
+        look.absent = isinstance(problem, Unreachable) and not isinstance(problem, NoSshServer)
 
 
-async def sighting(found: Machine) -> Sighting:
+async def collect_sighting(found: Machine) -> Sighting:
     """Everything that can be found out about a machine, as a sighting."""
     looking = found.collect_facts(seconds=HOST_SECONDS - SPARE_SECONDS)
-    facts, (machine_id, serial) = await asyncio.gather(looking, fingerprint(found))
+    facts, (machine_id, serial) = await asyncio.gather(looking, read_fingerprint(found))
     guest, cluster = found.guest, found.where
     place = f"{cluster.name}/{guest.vmid if guest else found.name}" if cluster else ""
     return Sighting(

@@ -88,17 +88,17 @@ def _sections(facts: Facts) -> dict[str, dict[str, Any] | None]:
         "system": _fields(facts.system, "hostname", "id", "version", "kernel", "architecture"),
         "cpu": _fields(facts.cpu, "model", "sockets", "cores", "threads"),
         "memory": _fields(facts.memory, "total", "swap_total"),
-        "disks": _listed(facts.disks, lambda one: {one.name: " ".join(filter(None, (one.model, _size(one.size))))}),
-        "filesystems": _listed(facts.filesystems, _filesystem),
+        "disks": _index_rows(facts.disks, lambda one: {one.name: " ".join(filter(None, (one.model, _size(one.size))))}),
+        "filesystems": _index_rows(facts.filesystems, _filesystem),
         "network": None if facts.network is None else _network(facts.network),
         "usb": None if usb is None else dict(usb),
-        "pci": _listed(facts.pci, lambda one: {one.slot: one.name or one.kind or ""}),
+        "pci": _index_rows(facts.pci, lambda one: {one.slot: one.name or one.kind or ""}),
         "gpus": None if gpus is None else dict(gpus),
-        "containers": _listed(
+        "containers": _index_rows(
             facts.containers,
             lambda one: {f"{one.engine}/{one.name}": f"{_running(one.state)} {one.image or ''}".strip()},
         ),
-        "vms": _listed(facts.vms, lambda one: {f"{one.manager}/{one.name}": _running(one.state)}),
+        "vms": _index_rows(facts.vms, lambda one: {f"{one.manager}/{one.name}": _running(one.state)}),
         "ports": None if facts.ports is None else _ports(facts.ports),
         "services": None if facts.services is None else dict.fromkeys(facts.services.failed, "failed"),
         "time": _fields(facts.time, "zone"),
@@ -111,7 +111,7 @@ def _fields(part: Any, *names: str) -> dict[str, Any] | None:
     return {name: value for name in names if (value := getattr(part, name)) is not None}
 
 
-def _listed(parts: Iterable[Any] | None, keyed: Any) -> dict[str, Any] | None:
+def _index_rows(parts: Iterable[Any] | None, keyed: Any) -> dict[str, Any] | None:
     return None if parts is None else {key: value for one in parts for key, value in keyed(one).items()}
 
 

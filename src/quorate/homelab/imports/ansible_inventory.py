@@ -130,7 +130,7 @@ def _fill(found: _Inventory, group: str, body: Any) -> None:
         return
     hosts, children, variables = (body.get(part) for part in ("hosts", "children", "vars"))
     for pattern, own in hosts.items() if isinstance(hosts, dict) else ():
-        for name in _expanded(str(pattern)):
+        for name in _expand_pattern(str(pattern)):
             found.add(name, group, own if isinstance(own, dict) else {})
     if isinstance(variables, dict):
         found.variables.setdefault(group, {}).update(variables)
@@ -158,7 +158,7 @@ def _from_ini(text: str) -> _Inventory:
         else:
             pattern, *pairs = _words(line)
             own = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-            for name in _expanded(pattern):
+            for name in _expand_pattern(pattern):
                 found.add(name, group, own)
     return found
 
@@ -170,7 +170,7 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-def _expanded(pattern: str) -> Iterator[str]:
+def _expand_pattern(pattern: str) -> Iterator[str]:
     """web[01:03] is web01, web02, web03; web[1:5:2] is web1, web3, web5."""
     match = _RANGE.search(pattern)
     if match is None:
@@ -184,4 +184,4 @@ def _expanded(pattern: str) -> Iterator[str]:
     else:
         parts = []
     for part in parts:
-        yield from _expanded(f"{pattern[: match.start()]}{part}{pattern[match.end() :]}")
+        yield from _expand_pattern(f"{pattern[: match.start()]}{part}{pattern[match.end() :]}")

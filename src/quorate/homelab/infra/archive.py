@@ -78,20 +78,20 @@ class Writer:
         self._handle = os.fdopen(os.open(self._part, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb")
         self._tar = tarfile.open(fileobj=self._handle, mode="w")  # noqa: SIM115 - closed by finish or discard
         self._count = 0
-        self._seal = _Seal(name, passphrase, os.urandom(16) if passphrase else b"")
+        self._cipher = _Cipher(name, passphrase, os.urandom(16) if passphrase else b"")
         self.encrypted = passphrase is not None
-        self._add(_HEAD, msgspec.json.encode(_Head(FORMAT, self._seal.salt)))
+        self._add(_HEAD, msgspec.json.encode(_Head(FORMAT, self._cipher.salt)))
 
     def add(self, content: bytes) -> str:
         """The name of the new member."""
         self._count += 1
         name = f"{self._count:05}"
-        self._add(name, self._seal.closed(name, zlib.compress(content)))
+        self._add(name, self._cipher.encrypt(name, zlib.compress(content)))
         return name
 
     def finish(self, manifest: Manifest) -> str:
         """The hash of the whole file."""
-        self._add(_LIST, self._seal.closed(_LIST, zlib.compress(msgspec.json.encode(manifest))))
+        self._add(_LIST, self._cipher.encrypt(_LIST, zlib.compress(msgspec.json.encode(manifest))))
         self._tar.close()
         self._handle.flush()
         os.fsync(self._handle.fileno())
@@ -128,12 +128,12 @@ class Reader:
                 why="No passphrase is configured",
                 next_step="Set QUORATE_SECRETS_PASSPHRASE_FILE, or secrets_passphrase in [homelab]",
             )
-        self._seal = _Seal(file.name.removesuffix(".tar"), passphrase if head.salt else None, head.salt)
+        self._cipher = _Cipher(file.name.removesuffix(".tar"), passphrase if head.salt else None, head.salt)
         self.manifest = msgspec.json.decode(self.content(_LIST), type=Manifest)
 
     def content(self, member: str) -> bytes:
         unpacking = zlib.decompressobj()
-        data = unpacking.decompress(self._seal.opened(member, self._raw(member)), MOST_PIECE)
+        data = unpacking.decompress(self._cipher.decrypt(member, self._raw(member)), MOST_PIECE)
         if unpacking.unconsumed_tail:
             raise Conflict(f"{member} of {self._file} is longer than {MOST_PIECE} bytes")
         return data
@@ -145,7 +145,7 @@ class Reader:
             return opened.read()
 
 
-class _Seal:
+class _Cipher:
     def __init__(self, archive: str, passphrase: Secret | None, salt: bytes) -> None:
         from quorate.state.passphrase import BLOCK, COST, LANES, derive_key
 
@@ -153,7 +153,7 @@ class _Seal:
         self._archive = archive
         self._key = derive_key(passphrase.reveal(), salt, COST, BLOCK, LANES) if passphrase else None
 
-    def closed(self, member: str, data: bytes) -> bytes:
+    def encrypt(self, member: str, data: bytes) -> bytes:
         if self._key is None:
             return data
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -161,7 +161,7 @@ class _Seal:
         nonce = os.urandom(12)
         return nonce + AESGCM(self._key).encrypt(nonce, data, self._bound_to(member))
 
-    def opened(self, member: str, data: bytes) -> bytes:
+    def decrypt(self, member: str, data: bytes) -> bytes:
         if self._key is None:
             return data
         from cryptography.exceptions import InvalidTag

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from quorate.hints import INFRA_BACKUP, INFRA_BACKUP_LIST, Advice, see
-from quorate.homelab.devices.identity import fingerprint
+from quorate.homelab.devices.identity import read_fingerprint
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.archive import DeviceBackup, Manifest, Reader, Writer
-from quorate.homelab.infra.device_backup import data_of, look
+from quorate.homelab.infra.device_backup import read_device_state, read_volumes
 from quorate.homelab.machines import Machine
 from quorate.problems import Conflict, NotFound, Problem, TaskFailed
 from quorate.state.records import Records
@@ -47,16 +47,16 @@ class Backup:
         """Back up one device. One that does not answer is reported and does not stop the others."""
         found = DeviceBackup(ref)
         try:
-            found.machine_id, _ = await fingerprint(machine)
-            now = await look(self.homelab, machine, self.sections)
+            found.machine_id, _ = await read_fingerprint(machine)
+            now = await read_device_state(self.homelab, machine, self.sections)
         except Problem as problem:
             self.missing[ref] = str(problem)
             raise
         found.cannot = now.cannot
-        for one in now.taken:
+        for one in now.pieces:
             found.pieces.append(msgspec.structs.replace(one.piece, member=self.writer.add(one.content)))
         if self.data:
-            async for one in data_of(self.homelab, machine, found.cannot):
+            async for one in read_volumes(self.homelab, machine, found.cannot):
                 found.pieces.append(msgspec.structs.replace(one.piece, member=self.writer.add(one.content)))
         self.manifest.devices.append(found)
         return found
@@ -82,7 +82,7 @@ class Backup:
         return {"backup": self.id, **entry, "pieces": sum(len(one.pieces) for one in self.manifest.devices)}
 
 
-async def begin(homelab: Homelab, sections: Collection[str], name: str | None, *, data: bool = False) -> Backup:
+async def begin_backup(homelab: Homelab, sections: Collection[str], name: str | None, *, data: bool = False) -> Backup:
     now = homelab.clock.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     number = f"{name or 'backup'}-{stamp}-{secrets.token_hex(3)}"
@@ -91,9 +91,9 @@ async def begin(homelab: Homelab, sections: Collection[str], name: str | None, *
     return Backup(homelab, number, tuple(sections), writer, Manifest(number, now, list(sections)), {}, data, name)
 
 
-async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
+async def require_same_machine(then: DeviceBackup, machine: Machine) -> None:
     """Another machine may have the name by now: nothing of this one belongs there."""
-    now, _ = await fingerprint(machine)
+    now, _ = await read_fingerprint(machine)
     if then.machine_id and now and now != then.machine_id:
         raise Conflict(
             f"{machine} is not the machine that was backed up",
@@ -102,12 +102,12 @@ async def ensure_same(then: DeviceBackup, machine: Machine) -> None:
         )
 
 
-async def everything(homelab: Homelab) -> dict[str, dict[str, Any]]:
+async def list_backups(homelab: Homelab) -> dict[str, dict[str, Any]]:
     """By id, newest first."""
     return await Records(homelab.store, "infra backup", dict[str, Any]).all()
 
 
-async def opened(homelab: Homelab, backup: str) -> Reader:
+async def open_backup(homelab: Homelab, backup: str) -> Reader:
     records = Records(homelab.store, "infra backup", dict[str, Any])
     named = [one for one in (await records.all()).values() if one.get("name") == backup]
     entry = await records.find(backup) or max(named, key=lambda one: float(one["created"]), default=None)

@@ -8,12 +8,12 @@ import re
 from dataclasses import dataclass, field
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.infra.document import read
+from quorate.homelab.infra.document import read_document
 from quorate.homelab.infra.plan_store import PlanStore
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.installations import Ledger, place_of
+from quorate.homelab.services.installations import Installations, machine_ref
 from quorate.homelab.workloads.engine import Engine
-from quorate.homelab.workloads.engines import survey
+from quorate.homelab.workloads.engines import detect_engines
 from quorate.homelab.workloads.model import Workload
 from quorate.inside.facts.model import Facts
 from quorate.inside.posix_script import shell_script
@@ -49,16 +49,16 @@ class Dependants:
         return [*ours, *self.others, *([f"What runs there is unknown: {self.unknown}"] if self.unknown else [])]
 
 
-async def dependants(homelab: Homelab, ref: str, machine: Machine) -> Dependants:
+async def find_dependants(homelab: Homelab, ref: str, machine: Machine) -> Dependants:
     found = Dependants()
-    services = [one for one in await Ledger(homelab.store).everything() if one.host == place_of(machine)]
+    services = [one for one in await Installations(homelab.store).everything() if one.host == machine_ref(machine)]
     kept = [one for one in services if one.state != "removed"]
     found.others += [f"the service {one.service} is installed there; uninstall it first" for one in kept]
     found.others += [
         f"host {one.name} is reached through it" for one in await homelab.hosts.everyone() if one.jump == ref
     ]
     for name, entry in (await PlanStore(homelab.store).entries()).items():
-        items = [item for item in read(entry.document).items.values() if ref in (item.place, item.name)]
+        items = [item for item in read_document(entry.document).items.values() if ref in (item.place, item.name)]
         if items:
             found.others.append(f"the infrastructure document {name} mentions it: {', '.join(map(str, items[:5]))}")
     try:
@@ -70,7 +70,7 @@ async def dependants(homelab: Homelab, ref: str, machine: Machine) -> Dependants
 
 async def _look(homelab: Homelab, machine: Machine, found: Dependants) -> None:
     try:
-        engines, silent = await survey(machine, homelab.clock)
+        engines, silent = await detect_engines(machine, homelab.clock)
     except NotFound:
         engines, silent = [], {}
     found.unknown = "; ".join(f"{name}: {why}" for name, why in silent.items())
@@ -82,13 +82,13 @@ async def _look(homelab: Homelab, machine: Machine, found: Dependants) -> None:
             elif not project.startswith("quorate-"):
                 found.others.append(f"{one} of the Compose project {project} runs there")
     output = await machine.transport.run(shell_script(_CONNECTED))
-    found.others += connected(output.stdout.decode("utf-8", "replace"))
+    found.others += parse_connections(output.stdout.decode("utf-8", "replace"))
     with contextlib.suppress(Problem):  # without root, some program names are unknown
         facts = await machine.collect_facts(sections=("ports", "services"), seconds=FACTS_SECONDS, sudo=True)
-        found.running = still_running(facts)
+        found.running = describe_running(facts)
 
 
-def still_running(facts: Facts) -> list[str]:
+def describe_running(facts: Facts) -> list[str]:
     """Programs that listen for other machines, and services that run, without those of the system itself."""
     programs: dict[str, set[int]] = {}
     for port in facts.ports or ():
@@ -102,7 +102,7 @@ def still_running(facts: Facts) -> list[str]:
     ]
 
 
-def connected(text: str) -> list[str]:
+def parse_connections(text: str) -> list[str]:
     """Who uses the listening ports, from the output of `ss`, without SSH."""
     established, _, listening = text.partition("--\n")
     ports = {cells[3].rpartition(":")[2] for line in listening.splitlines() if len(cells := line.split()) >= 5}

@@ -16,9 +16,9 @@ import msgspec
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import units
 from quorate.homelab.infra.archive import DeviceBackup, Piece
-from quorate.homelab.infra.workload_move import MOST_DATA
+from quorate.homelab.infra.workload_move import MAX_DATA
 from quorate.homelab.machines import Machine
-from quorate.homelab.workloads.engines import survey, with_workload
+from quorate.homelab.workloads.engines import detect_engines, find_workload
 from quorate.homelab.workloads.model import Spec
 from quorate.inside.posix_script import failure, shell_script
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
@@ -27,7 +27,7 @@ from quorate.state.canonical import canonical
 
 Section = Literal["workloads", "services", "network", "schedules", "ssh", "packages"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
-MOST_FILES = 8 * 1024 * 1024
+MAX_FILES = 8 * 1024 * 1024
 """Of all files of a machine; configuration is small."""
 SECONDS = 120.0
 
@@ -77,7 +77,7 @@ _DROP = 'rm -f -- "$1"'
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PieceContent:
     """A piece with its current content."""
 
     piece: Piece
@@ -85,16 +85,16 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    taken: tuple[Taken, ...]
+class DeviceState:
+    pieces: tuple[PieceContent, ...]
     cannot: dict[str, str]
 
     @property
-    def by_key(self) -> dict[tuple[str, str, str], Taken]:
-        return {one.piece.key: one for one in self.taken}
+    def by_key(self) -> dict[tuple[str, str, str], PieceContent]:
+        return {one.piece.key: one for one in self.pieces}
 
 
-async def look(homelab: Homelab, machine: Machine, sections: Collection[str]) -> Look:
+async def read_device_state(homelab: Homelab, machine: Machine, sections: Collection[str]) -> DeviceState:
     """Everything in those sections; what cannot be read is listed with the reason."""
     cannot: dict[str, str] = {}
     found = await _with_states(machine, await _files(homelab, machine, sections))
@@ -102,23 +102,23 @@ async def look(homelab: Homelab, machine: Machine, sections: Collection[str]) ->
         found += await _packages(machine, cannot)
     if "workloads" in sections:
         found += await _workloads(homelab, machine, cannot)
-    return Look(tuple(found), cannot)
+    return DeviceState(tuple(found), cannot)
 
 
-async def _files(homelab: Homelab, machine: Machine, sections: Collection[str]) -> list[Taken]:
+async def _files(homelab: Homelab, machine: Machine, sections: Collection[str]) -> list[PieceContent]:
     found = []
     for section in sections:
         paths = _OF_SERVICES if section == "services" else _PATHS.get(section)
         if paths is None:
             continue
         command = shell_script(_TAKE.format(paths=paths), homelab.settings.services_folder)
-        output = await machine.transport.run(machine.as_root(command), seconds=SECONDS, keep=MOST_FILES)
+        output = await machine.transport.run(machine.as_root(command), seconds=SECONDS, keep=MAX_FILES)
         if output.exit_code != 0:
             raise failure(output, f"Reading the {section} files on {machine}")
         if output.stdout_cut:
-            raise GuestRefused(f"The {section} files on {machine} are larger than {MOST_FILES} bytes")
+            raise GuestRefused(f"The {section} files on {machine} are larger than {MAX_FILES} bytes")
         try:
-            found += [*taken_from(output.stdout, section, _asked_for(homelab, section))]
+            found += [*extract_files(output.stdout, section, _asked_for(homelab, section))]
         except (tarfile.TarError, ValueError, RecursionError) as error:
             raise GuestRefused(f"{machine} did not send a tar archive of the {section} files", why=str(error)) from None
     return found
@@ -130,7 +130,7 @@ def _asked_for(homelab: Homelab, section: str) -> list[str]:
     return [f"{homelab.settings.services_folder}/*/*", f"{homelab.settings.services_folder}/*/.env", _UNITS]
 
 
-def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator[Taken]:
+def extract_files(data: bytes, section: str, patterns: Collection[str]) -> Iterator[PieceContent]:
     """The files of a plain archive. A machine may send anything: files that were not requested are skipped."""
     if not data:
         return
@@ -145,14 +145,14 @@ def taken_from(data: bytes, section: str, patterns: Collection[str]) -> Iterator
             opened = tar.extractfile(info)
             content = opened.read() if opened else b""
             piece = Piece(section, "file", path, _sha256(content), "", info.mode & 0o7777, info.uid, info.gid)
-            yield Taken(piece, content)
+            yield PieceContent(piece, content)
 
 
 def is_unit(piece: Piece) -> bool:
     return piece.section == "services" and PurePosixPath(piece.name).match(_UNITS)
 
 
-async def _with_states(machine: Machine, found: list[Taken]) -> list[Taken]:
+async def _with_states(machine: Machine, found: list[PieceContent]) -> list[PieceContent]:
     """Units also with whether they run and are enabled."""
     names = {one.piece.name: PurePosixPath(one.piece.name).name for one in found if is_unit(one.piece)}
     if not names:
@@ -162,27 +162,27 @@ async def _with_states(machine: Machine, found: list[Taken]) -> list[Taken]:
         raise failure(output, f"Reading the state of units on {machine}")
     lines = set(output.stdout.decode("utf-8", "replace").splitlines())
 
-    def stated(one: Taken) -> Taken:
+    def with_unit_state(one: PieceContent) -> PieceContent:
         unit = names.get(one.piece.name)
         if unit is None:
             return one
         running, enabled = f"{unit} ActiveState=active" in lines, f"{unit} UnitFileState=enabled" in lines
-        return Taken(msgspec.structs.replace(one.piece, running=running, enabled=enabled), one.content)
+        return PieceContent(msgspec.structs.replace(one.piece, running=running, enabled=enabled), one.content)
 
-    return [stated(one) for one in found]
+    return [with_unit_state(one) for one in found]
 
 
-async def _packages(machine: Machine, cannot: dict[str, str]) -> list[Taken]:
-    output = await machine.transport.run(shell_script(_PACKAGES), seconds=SECONDS, keep=MOST_FILES)
+async def _packages(machine: Machine, cannot: dict[str, str]) -> list[PieceContent]:
+    output = await machine.transport.run(shell_script(_PACKAGES), seconds=SECONDS, keep=MAX_FILES)
     if output.exit_code != 0 or not output.stdout:
         cannot["packages"] = "The machine has neither dpkg, rpm nor apk"
         return []
-    return [Taken(Piece("packages", "packages", "packages", _sha256(output.stdout), ""), output.stdout)]
+    return [PieceContent(Piece("packages", "packages", "packages", _sha256(output.stdout), ""), output.stdout)]
 
 
-async def _workloads(homelab: Homelab, machine: Machine, cannot: dict[str, str]) -> list[Taken]:
+async def _workloads(homelab: Homelab, machine: Machine, cannot: dict[str, str]) -> list[PieceContent]:
     try:
-        engines, silent = await survey(machine, homelab.clock)
+        engines, silent = await detect_engines(machine, homelab.clock)
     except NotFound:
         return []  # a machine without an engine has none
     except Problem as problem:
@@ -199,40 +199,40 @@ async def _workloads(homelab: Homelab, machine: Machine, cannot: dict[str, str])
                 continue
             digest = _sha256(canonical(_without_empty(spec.exact)))
             piece = Piece("workloads", "workload", one.name, digest, "", engine=engine.name, running=one.running)
-            found.append(Taken(piece, canonical(spec.exact)))
+            found.append(PieceContent(piece, canonical(spec.exact)))
     return found
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-async def data_of(homelab: Homelab, machine: Machine, cannot: dict[str, str]) -> AsyncIterator[Taken]:
+async def read_volumes(homelab: Homelab, machine: Machine, cannot: dict[str, str]) -> AsyncIterator[PieceContent]:
     """The content of its containers' volumes, one at a time to save memory."""
     try:
-        engines, _ = await survey(machine, homelab.clock)
+        engines, _ = await detect_engines(machine, homelab.clock)
     except NotFound:
         return
     for engine in engines:
         for one in await engine.list():
             for mount in (await engine.get(one.name)).mounts:
                 try:
-                    tar = await engine.read_folder(one.name, mount.path, MOST_DATA)
+                    tar = await engine.read_folder(one.name, mount.path, MAX_DATA)
                 except Problem as problem:
                     cannot[f"data of {one.name}:{mount.path}"] = str(problem)
                     continue
                 name = f"{one.name}:{mount.path}"
-                yield Taken(Piece("data", "data", name, _sha256(tar), "", engine=engine.name), tar)
+                yield PieceContent(Piece("data", "data", name, _sha256(tar), "", engine=engine.name), tar)
 
 
-async def put_data(homelab: Homelab, machine: Machine, piece: Piece, tar: bytes) -> list[str]:
+async def restore_volume(homelab: Homelab, machine: Machine, piece: Piece, tar: bytes) -> list[str]:
     """Unpack it while the container is stopped, then compare every file; returns additional files."""
     name, _, path = piece.name.partition(":")
-    engine, there = await with_workload(machine, homelab.clock, name, piece.engine)  # type: ignore[arg-type]
+    engine, there = await find_workload(machine, homelab.clock, name, piece.engine)  # type: ignore[arg-type]
     if there.running:
         await engine.power(name, "stop")
     try:
         await engine.write_folder(name, path, tar)
-        now = _entries(await engine.read_folder(name, path, MOST_DATA))
+        now = _entries(await engine.read_folder(name, path, MAX_DATA))
     finally:
         if there.running:
             await engine.power(name, "start")
@@ -261,15 +261,15 @@ def _entries(tar: bytes) -> dict[str, tuple[bytes, int, str]]:
 # -- putting back ------------------------------------------------------------------------------------------------------
 
 
-async def put_file(machine: Machine, piece: Piece, content: bytes) -> None:
+async def restore_file(machine: Machine, piece: Piece, content: bytes) -> None:
     command = shell_script(_PUT, piece.name, f"{piece.mode:04o}", f"{piece.uid}:{piece.gid}", stdin=content)
     output = await machine.transport.run(machine.as_root(command), seconds=SECONDS)
     if output.exit_code != 0:
         raise failure(output, f"Writing {piece.name}")
 
 
-async def put_unit(machine: Machine, piece: Piece, content: bytes) -> None:
-    await put_file(machine, piece, content)
+async def restore_unit(machine: Machine, piece: Piece, content: bytes) -> None:
+    await restore_file(machine, piece, content)
     actions = ("enable" if piece.enabled else "disable", "restart" if piece.running else "stop")
     command = shell_script(_PUT_UNIT, PurePosixPath(piece.name).name, *actions)
     output = await machine.transport.run(machine.as_root(command), seconds=SECONDS)
@@ -277,17 +277,17 @@ async def put_unit(machine: Machine, piece: Piece, content: bytes) -> None:
         raise failure(output, f"Putting {piece.name} into effect")
 
 
-async def drop_file(machine: Machine, path: str) -> None:
+async def remove_file(machine: Machine, path: str) -> None:
     output = await machine.transport.run(machine.as_root(shell_script(_DROP, path)))
     if output.exit_code != 0:
         raise failure(output, f"Removing {path}")
 
 
-async def put_workload(
+async def restore_workload(
     homelab: Homelab, machine: Machine, piece: Piece, content: bytes, *, replaces: bool, report: Report | None = None
 ) -> None:
     """Restore it, running or stopped. If it does not start, the existing one stays."""
-    engines, _ = await survey(machine, homelab.clock)
+    engines, _ = await detect_engines(machine, homelab.clock)
     engine = next((one for one in engines if one.name == piece.engine), None)
     if engine is None:
         raise NotFound(f"{machine} has no {piece.engine}", next_step="Install it there, then roll back again")
@@ -307,14 +307,14 @@ async def put_workload(
         raise Conflict(f"{piece.name} is {now.state}, but was {wanted} when the backup was made")
 
 
-async def drop_workload(homelab: Homelab, machine: Machine, piece: Piece) -> None:
-    engines, _ = await survey(machine, homelab.clock)
+async def remove_workload(homelab: Homelab, machine: Machine, piece: Piece) -> None:
+    engines, _ = await detect_engines(machine, homelab.clock)
     for engine in engines:
         if engine.name == piece.engine:
             await engine.remove(piece.name)
 
 
-def differing(then: DeviceBackup, now: Look, sections: Collection[str]) -> list[tuple[str, Piece]]:
+def diff_pieces(then: DeviceBackup, now: DeviceState, sections: Collection[str]) -> list[tuple[str, Piece]]:
     """What to do to return to the backup: restore, start, stop or drop. Packages are only compared."""
     there = now.by_key
     wanted = {one.key: one for one in then.pieces if one.section in sections and one.kind in ("file", "workload")}
@@ -339,12 +339,12 @@ def _was_absent(then: DeviceBackup, piece: Piece) -> bool:
     return not unsure & then.cannot.keys()
 
 
-def packages_differ(then: bytes, now: bytes) -> list[str]:
+def diff_packages(then: bytes, now: bytes) -> list[str]:
     before, after = set(then.decode("utf-8", "replace").splitlines()), set(now.decode("utf-8", "replace").splitlines())
     return [*(f"- {one}" for one in sorted(before - after)), *(f"+ {one}" for one in sorted(after - before))]
 
 
-def described(verb: str, piece: Piece) -> str:
+def describe_change(verb: str, piece: Piece) -> str:
     what = shlex.quote(piece.name) if piece.kind == "file" else f"{piece.engine} {piece.name}"
     return f"{verb} {what}" + (f" sha256:{piece.sha256[:12]}" if verb in ("restore", "replace") else "")
 

@@ -69,7 +69,7 @@ class Changes(Strict, frozen=True):
     resources: ResourceChange = ResourceChange()
 
 
-def checked(given: dict[str, Any]) -> Changes:
+def parse_changes(given: dict[str, Any]) -> Changes:
     try:
         changes = msgspec.convert(given, Changes, strict=False)
     except msgspec.ValidationError as error:
@@ -88,7 +88,7 @@ def checked(given: dict[str, Any]) -> Changes:
     return changes
 
 
-def changed_spec(old: Spec, change: WorkloadChange, memory: int | None) -> Spec:
+def apply_workload_change(old: Spec, change: WorkloadChange, memory: int | None) -> Spec:
     """The same container with the requested changes."""
     exact = dict(old.exact or {})
     limits = dict(exact.get("HostConfig") or {})
@@ -169,7 +169,7 @@ def sshd_lines(change: SecurityChange) -> tuple[list[str], list[str]]:
     return lines, effective
 
 
-def require_way_back(machine: Machine, change: SecurityChange) -> None:
+def require_login_afterwards(machine: Machine, change: SecurityChange) -> None:
     """Prevents a lockout: the login in use has to work afterwards."""
     target = machine.target
     if target is None:

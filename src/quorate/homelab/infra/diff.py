@@ -20,15 +20,15 @@ from quorate.homelab.infra.document import (
     WantedWorkload,
     spread_ports,
 )
-from quorate.homelab.infra.plan_store import Made
+from quorate.homelab.infra.plan_store import ManagedObject
 from quorate.homelab.infra.units import AsRoot
 from quorate.homelab.machines import Machine, find_machine
-from quorate.homelab.services.catalogue import catalogue
-from quorate.homelab.services.compose import Project, compose_of
-from quorate.homelab.services.installations import Installed, Ledger, place_of
+from quorate.homelab.services.catalogue import load_catalogue
+from quorate.homelab.services.compose import Project, find_compose
+from quorate.homelab.services.installations import Installation, Installations, machine_ref
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.deployments import Deployment
-from quorate.homelab.workloads.engines import the_engine
+from quorate.homelab.workloads.engines import select_engine
 from quorate.homelab.workloads.model import Spec, Workload
 from quorate.inside import services
 from quorate.problems import BadArgument, NotFound, Problem
@@ -65,7 +65,7 @@ class Difference:
     engine: str = ""
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         where = f" on {self.place}" if self.place and self.item.kind != "host" else ""
         return f"{self.act.capitalize()} {self.item.kind} {self.name}{where}"
 
@@ -75,8 +75,8 @@ class Difference:
         return {key: value for key, value in {**row, "why": self.why}.items() if value not in ("", [])}
 
     @property
-    def record(self) -> Made:
-        return Made(self.item.kind, self.name, self.item.name, self.place, self.engine)
+    def record(self) -> ManagedObject:
+        return ManagedObject(self.item.kind, self.name, self.item.name, self.place, self.engine)
 
 
 async def compare(homelab: Homelab, document: Document, only: str | None = None) -> list[Difference]:
@@ -87,11 +87,11 @@ async def compare(homelab: Homelab, document: Document, only: str | None = None)
         if only in (None, item.name)
         for number, name in enumerate(item.copies())
     ]
-    work = [lambda one=one: _bounded(homelab, document, *one) for one in wanted]
+    work = [lambda one=one: _difference_in_time(homelab, document, *one) for one in wanted]
     return list(await gather_bounded(AT_ONCE, work))
 
 
-async def _bounded(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
+async def _difference_in_time(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
     try:
         async with asyncio.timeout(SECONDS):
             return await difference(homelab, document, item, name, number)
@@ -115,21 +115,21 @@ async def difference(homelab: Homelab, document: Document, item: Item, name: str
 
 
 async def find_superfluous(
-    homelab: Homelab, owner: str, made: Iterable[Made], wanted: Sequence[Difference]
+    homelab: Homelab, owner: str, made: Iterable[ManagedObject], wanted: Sequence[Difference]
 ) -> list[Difference]:
     """What a document created, still exists, and is no longer requested; newest first."""
     keys = {one.record.key for one in wanted}
-    left = [one for one in made if one.key not in keys and not _elsewhere(one, wanted)]
+    left = [one for one in made if one.key not in keys and not _is_requested_elsewhere(one, wanted)]
     found = [await _still_there(homelab, owner, one) for one in reversed(left)]
     return [one for one in found if one is not None]
 
 
-def _elsewhere(one: Made, wanted: Sequence[Difference]) -> bool:
+def _is_requested_elsewhere(one: ManagedObject, wanted: Sequence[Difference]) -> bool:
     """Hosts and guests are identified by name alone, wherever they are."""
     return one.kind in ("host", "guest") and any((d.item.kind, d.name) == (one.kind, one.name) for d in wanted)
 
 
-async def _still_there(homelab: Homelab, owner: str, one: Made) -> Difference | None:
+async def _still_there(homelab: Homelab, owner: str, one: ManagedObject) -> Difference | None:
     """A removal, if it is the object that the document created."""
     gone = Difference(Item(one.kind, one.item, None), one.name, "remove", one.place, engine=one.engine)
     try:
@@ -137,16 +137,16 @@ async def _still_there(homelab: Homelab, owner: str, one: Made) -> Difference | 
             case "host":
                 return gone if await homelab.hosts.find(one.name) else None
             case "guest":
-                row = await guest_called(cluster_named(homelab, one.place), one.name)
+                row = await find_guest(find_cluster(homelab, one.place), one.name)
                 return gone if row is not None and row.vmid == one.vmid else None
             case "workload":
                 place = await find_machine(homelab, one.place)
-                engine = await the_engine(place, homelab.clock, one.engine or None)  # type: ignore[arg-type]
+                engine = await select_engine(place, homelab.clock, one.engine or None)  # type: ignore[arg-type]
                 there = await engine.find(one.name)
                 return gone if there is not None and there.labels.get(OWNER) == owner else None
             case _:
                 place = await find_machine(homelab, one.place)
-                found = await Ledger(homelab.store).find(place_of(place), one.name)
+                found = await Installations(homelab.store).find(machine_ref(place), one.name)
                 return gone if found is not None and found.state != "removed" else None
     except NotFound:
         return None  # gone with its host or cluster
@@ -170,7 +170,7 @@ async def _of_host(homelab: Homelab, item: Item) -> Difference:
     return Difference(item, item.name, "update" if changes else "none", changes=changes)
 
 
-def cluster_named(homelab: Homelab, name: str) -> Cluster:
+def find_cluster(homelab: Homelab, name: str) -> Cluster:
     """The cluster of that name; without a name, the only one."""
     found = [one for one in homelab.clusters if name in ("", one.name)]
     if len(found) == 1:
@@ -181,7 +181,7 @@ def cluster_named(homelab: Homelab, name: str) -> Cluster:
     raise NotFound(f"There is no cluster {name!r}", next_step=f"Available: {names}")
 
 
-async def guest_called(cluster: Cluster, name: str) -> Resource | None:
+async def find_guest(cluster: Cluster, name: str) -> Resource | None:
     found = [row for row in await cluster.inventory.candidates(name) if row.name == name]
     if len(found) > 1:
         raise BadArgument(f"Several guests are named {name!r}", why=", ".join(str(row) for row in found))
@@ -190,9 +190,9 @@ async def guest_called(cluster: Cluster, name: str) -> Resource | None:
 
 async def _of_guest(homelab: Homelab, item: Item, name: str, number: int) -> Difference:
     wanted: WantedGuest = item.wanted
-    cluster = cluster_named(homelab, wanted.cluster)
+    cluster = find_cluster(homelab, wanted.cluster)
     cluster.inventory.forget()
-    row = await guest_called(cluster, name)
+    row = await find_guest(cluster, name)
     if row is None:
         return Difference(item, name, "create", cluster.name, number=number)
     if row.kind != wanted.type:
@@ -227,12 +227,12 @@ def mebibytes(given: str | int) -> int:
 
 
 async def _of_workload(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
-    place = await place_in(homelab, document, item)
+    place = await find_target_machine(homelab, document, item)
     if place is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first", number=number)
-    spec = await wanted_spec(homelab, document, item, name, number)
-    engine = await the_engine(place, homelab.clock, item.wanted.engine)
-    if (await Deployment(homelab.store, place_of(place), name).state()).get("state") == "going on":
+    spec = await build_spec(homelab, document, item, name, number)
+    engine = await select_engine(place, homelab.clock, item.wanted.engine)
+    if (await Deployment(homelab.store, machine_ref(place), name).state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place, number=number, engine=engine.name)
     old = await engine.find(name)
     if old is None:
@@ -241,14 +241,14 @@ async def _of_workload(homelab: Homelab, document: Document, item: Item, name: s
     return Difference(item, name, "update" if changes else "none", item.place, changes, "", number, engine.name)
 
 
-async def place_in(homelab: Homelab, document: Document, item: Item) -> Machine | None:
+async def find_target_machine(homelab: Homelab, document: Document, item: Item) -> Machine | None:
     """The machine it goes to; None if the document creates that first."""
     maker = document.items.get(item.place)
     if maker is not None and maker.kind == "host" and not await homelab.hosts.find(item.place):
         return None
     if maker is not None and maker.kind == "guest":
-        cluster = cluster_named(homelab, maker.wanted.cluster)
-        row = await guest_called(cluster, item.place)
+        cluster = find_cluster(homelab, maker.wanted.cluster)
+        row = await find_guest(cluster, item.place)
         return (
             None
             if row is None or row.status != "running"
@@ -257,7 +257,7 @@ async def place_in(homelab: Homelab, document: Document, item: Item) -> Machine 
     return await find_machine(homelab, item.place)
 
 
-async def wanted_spec(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:
+async def build_spec(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:
     wanted: WantedWorkload = item.wanted
     secrets = {variable: (await homelab.secret_store.fetch(at)).reveal() for variable, at in wanted.secrets.items()}
     spec = Spec(
@@ -316,11 +316,11 @@ def workload_changes(old: Workload, spec: Spec) -> Iterable[tuple[str, Any, Any]
 
 
 async def _of_unit(item: Item, place: Machine) -> Difference:
-    now = await units.content(place, item.name)
+    now = await units.read_unit(place, item.name)
     if now is None:
         return Difference(item, item.name, "create", item.place)
     changes: list[tuple[str, Any, Any]] = []
-    if now != units.checked(item.name, item.wanted.unit):
+    if now != units.require_unit_text(item.name, item.wanted.unit):
         changes.append(("unit", "another text", "as given"))
     state = await services.status(AsRoot(place), item.name)
     if state.state != "active":
@@ -330,17 +330,17 @@ async def _of_unit(item: Item, place: Machine) -> Difference:
 
 async def _of_service(homelab: Homelab, document: Document, item: Item) -> Difference:
     name = item.wanted.service or item.name
-    place = await place_in(homelab, document, item)
+    place = await find_target_machine(homelab, document, item)
     if place is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first")
     if item.wanted.unit:
         return await _of_unit(item, place)
     with contextlib.suppress(NotFound):  # it may be known by another name
-        name = catalogue(homelab.settings.catalogue).find(name).id
-    found = await Ledger(homelab.store).find(place_of(place), name)
+        name = load_catalogue(homelab.settings.catalogue).find(name).id
+    found = await Installations(homelab.store).find(machine_ref(place), name)
     if found is None or found.state == "removed":
         return Difference(item, name, "create", item.place)
-    if (await Deployment(homelab.store, place_of(place), f"service {name}").state()).get("state") == "going on":
+    if (await Deployment(homelab.store, machine_ref(place), f"service {name}").state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place)
     given = {key: str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in item.wanted.settings.items()}  # fmt: skip
@@ -356,10 +356,10 @@ async def _of_service(homelab: Homelab, document: Document, item: Item) -> Diffe
     return Difference(item, name, "update" if changes else "none", item.place, tuple(changes))
 
 
-async def _drift(homelab: Homelab, place: Machine, found: Installed) -> list[str]:
+async def _drift(homelab: Homelab, place: Machine, found: Installation) -> list[str]:
     """What has changed since its installation; only for Compose, other methods have their own tools."""
-    template = catalogue(homelab.settings.catalogue).services.get(found.service)
-    command = await compose_of(place) if found.method == "compose" and template else None
+    template = load_catalogue(homelab.settings.catalogue).services.get(found.service)
+    command = await find_compose(place) if found.method == "compose" and template else None
     if template is None or command is None:
         return []
     return await Project(place, command, homelab.settings.services_folder, template.id).drift(template)

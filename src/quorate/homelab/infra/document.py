@@ -13,15 +13,15 @@ import msgspec
 
 from quorate.documents import Unreadable, read_yaml
 from quorate.hints import INFRA_VALIDATE, see
-from quorate.homelab.host import Host, checked
+from quorate.homelab.host import Host, validate_host
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.model import EngineName, Port, Pull, Restart
 from quorate.problems import BadArgument, Problem
 from quorate.ssh.target import SSH_PORT
 from quorate.state.canonical import canonical
 
-MOST_ITEMS = 500
-MOST_COPIES = 50
+MAX_ITEMS = 500
+MAX_COPIES = 50
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _SECRET = re.compile(r"passw|passphrase|_pass\b|secret|token|api_?key|private_?key|credential", re.I)
 
@@ -45,7 +45,7 @@ class WantedHost(Strict, frozen=True):
     display_name: str = ""
 
     def host(self, name: str) -> Host:
-        return checked(Host(name, **{field: getattr(self, field) for field in COMPARED_OF_HOSTS}))
+        return validate_host(Host(name, **{field: getattr(self, field) for field in COMPARED_OF_HOSTS}))
 
 
 COMPARED_OF_HOSTS = tuple(name for name in WantedHost.__struct_fields__ if name != "needs")
@@ -135,10 +135,10 @@ def copy_name(name: str, number: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Fault:
     path: str
-    says: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.says}"
+        return f"{self.path}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,9 @@ class Document:
         return list(placed.values())
 
 
-def read(given: str | Mapping[str, Any]) -> Document:
+def read_document(given: str | Mapping[str, Any]) -> Document:
     """The document. Raises BadArgument if anything is wrong with it."""
-    document, faults = examined(given)
+    document, faults = examine_document(given)
     if faults:
         raise BadArgument(
             "The document cannot be used",
@@ -196,9 +196,9 @@ def read(given: str | Mapping[str, Any]) -> Document:
     return document
 
 
-def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
+def examine_document(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
     """What can be read of it, and everything that is wrong with it."""
-    content = loaded(given)
+    content = load_document(given)
     faults = [
         Fault(str(key), f"is unknown; use name, {', '.join(KINDS)}")
         for key in content
@@ -219,14 +219,14 @@ def examined(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
                 faults.append(Fault(item.path, f"{items[item.name]} has the same name"))
             elif item:
                 items[item.name] = item
-    if len(items) > MOST_ITEMS:
-        faults.append(Fault("", f"It has {len(items)} items; the limit is {MOST_ITEMS}"))
+    if len(items) > MAX_ITEMS:
+        faults.append(Fault("", f"It has {len(items)} items; the limit is {MAX_ITEMS}"))
     document = Document("" if name is None else str(name), items)
     faults += _between(document)
     return document, faults
 
 
-def loaded(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
+def load_document(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return given
     try:
@@ -260,8 +260,8 @@ def _item(kind: str, name: str, value: Any, type_: type[Any], faults: list[Fault
 
 def _of_itself(item: Item) -> Iterator[str]:
     wanted = item.wanted
-    if not 0 <= getattr(wanted, "replicas", 1) <= MOST_COPIES:
-        yield f"replicas must be 0 to {MOST_COPIES}"
+    if not 0 <= getattr(wanted, "replicas", 1) <= MAX_COPIES:
+        yield f"replicas must be 0 to {MAX_COPIES}"
     try:
         if isinstance(wanted, WantedHost):
             wanted.host(item.name)
@@ -349,6 +349,6 @@ def spread_ports(wanted: WantedWorkload, number: int) -> tuple[Port, ...]:
     """The ports of a copy, counted from 0: each copy uses the host ports after those of the previous one."""
     ports = request.ports(wanted.ports)
     outside = sorted({port.outside for port in ports if port.outside})
-    close = any(after - before < MOST_COPIES for before, after in itertools.pairwise(outside))
+    close = any(after - before < MAX_COPIES for before, after in itertools.pairwise(outside))
     step = outside[-1] - outside[0] + 1 if close else 1  # else copies would collide
     return tuple(replace(port, outside=port.outside + number * step) if port.outside else port for port in ports)

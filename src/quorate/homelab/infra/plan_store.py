@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from quorate.hints import INFRA_PLAN, Advice
-from quorate.homelab.infra.document import Document, read
+from quorate.homelab.infra.document import Document, read_document
 from quorate.problems import NotFound
 from quorate.state.records import Records
 from quorate.state.store import Store
@@ -16,7 +16,7 @@ PLANS_KEPT = 200
 STEPS_KEPT = 200
 
 
-class Made(msgspec.Struct, frozen=True, omit_defaults=True):
+class ManagedObject(msgspec.Struct, frozen=True, omit_defaults=True):
     """An object that a document created and may therefore remove."""
 
     kind: str
@@ -34,7 +34,7 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.kind} {self.place} {self.name}"
 
 
-class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+class StepRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of a run. If `begun` is the last state, the server ended and the outcome is unknown."""
 
     step: str
@@ -45,9 +45,9 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Entry(msgspec.Struct, omit_defaults=True):
     document: dict[str, Any]
-    made: dict[str, Made] = {}
+    made: dict[str, ManagedObject] = {}
     run: str = ""
-    steps: list[Done] = []
+    steps: list[StepRecord] = []
 
 
 class PlanStore:
@@ -62,12 +62,12 @@ class PlanStore:
         await self._plans.keep_newest(PLANS_KEPT)
         return document.id
 
-    async def planned(self, name: str) -> Document:
+    async def load_plan(self, name: str) -> Document:
         """The document of a plan id, or the one last applied under a name."""
         if stored := await self._plans.find(name):
-            return read(stored)
+            return read_document(stored)
         if entry := await self.entry(name):
-            return read(entry.document)
+            return read_document(entry.document)
         raise NotFound(f"There is no plan {name!r}", next_step=Advice("Make one, or give the document", INFRA_PLAN))
 
     async def entry(self, name: str) -> Entry | None:
@@ -77,7 +77,7 @@ class PlanStore:
     async def entries(self) -> dict[str, Entry]:
         return {name: msgspec.convert(stored, Entry) for name, stored in (await self._entries.all()).items()}
 
-    async def begin(self, document: Document, run: str, step: str, made: Made | None) -> None:
+    async def begin(self, document: Document, run: str, step: str, made: ManagedObject | None) -> None:
         """The object counts as created from here on: it may appear after the caller has left."""
         entry = await self.entry(document.name) or Entry(document.to_builtins())
         if entry.run != run:
@@ -85,19 +85,19 @@ class PlanStore:
         entry.document = document.to_builtins()
         if made is not None:
             entry.made[made.key] = made
-        await self._note(document.name, entry, Done(step, "begun", self._clock.time()))
+        await self._note(document.name, entry, StepRecord(step, "begun", self._clock.time()))
 
-    async def end(self, document: Document, step: str, *, made: Made, gone: bool) -> None:
+    async def end(self, document: Document, step: str, *, made: ManagedObject, gone: bool) -> None:
         entry = await self.entry(document.name) or Entry(document.to_builtins())
         if gone:
             entry.made.pop(made.key, None)
-        await self._note(document.name, entry, Done(step, "done", self._clock.time()))
+        await self._note(document.name, entry, StepRecord(step, "done", self._clock.time()))
 
     async def fail(self, document: Document, step: str, why: str, state: str = "failed") -> None:
         entry = await self.entry(document.name) or Entry(document.to_builtins())
-        await self._note(document.name, entry, Done(step, state, self._clock.time(), why))
+        await self._note(document.name, entry, StepRecord(step, state, self._clock.time(), why))
 
-    async def _note(self, name: str, entry: Entry, done: Done) -> None:
+    async def _note(self, name: str, entry: Entry, done: StepRecord) -> None:
         """Replaces the previous state of the step."""
         entry.steps = [*(one for one in entry.steps if one.step != done.step), done][-STEPS_KEPT:]
         await self._entries.keep(name, msgspec.to_builtins(entry))

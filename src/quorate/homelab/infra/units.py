@@ -59,7 +59,7 @@ def file_of(name: str) -> str:
     return f"{FOLDER}/{names.unit_name(name)}"
 
 
-def checked(name: str, content: str) -> str:
+def require_unit_text(name: str, content: str) -> str:
     """The text of a unit file. Raises BadArgument before anything is sent."""
     if len(content) > LONGEST or "\0" in content or "[Service]" not in content:
         raise BadArgument(
@@ -68,7 +68,7 @@ def checked(name: str, content: str) -> str:
     return content if content.endswith("\n") else f"{content}\n"
 
 
-async def content(machine: Machine, name: str) -> str | None:
+async def read_unit(machine: Machine, name: str) -> str | None:
     """The current file; None if there is none."""
     output = await machine.transport.run(machine.as_root(shell_script(_READ, file_of(name))))
     if output.exit_code == _NO_SYSTEMD:
@@ -82,10 +82,10 @@ async def content(machine: Machine, name: str) -> str | None:
     return output.stdout.decode("utf-8", "replace")
 
 
-async def put(machine: Machine, clock: Clock, name: str, text: str, *, wait: float) -> dict[str, Any]:
+async def install_unit(machine: Machine, clock: Clock, name: str, text: str, *, wait: float) -> dict[str, Any]:
     """Write it, enable it and start it. If it does not run, the previous unit is restored and started."""
-    wanted = checked(name, text)
-    before = await content(machine, name)
+    wanted = require_unit_text(name, text)
+    before = await read_unit(machine, name)
     transport = AsRoot(machine)
     await _write(machine, name, wanted)
     try:
@@ -97,9 +97,9 @@ async def put(machine: Machine, clock: Clock, name: str, text: str, *, wait: flo
     return {"unit": file_of(name), "replaced": before is not None, "now": after.summary, "enabled": after.enabled}
 
 
-async def drop(machine: Machine, clock: Clock, name: str, *, wait: float) -> dict[str, Any]:
+async def remove_unit(machine: Machine, clock: Clock, name: str, *, wait: float) -> dict[str, Any]:
     """Stop it, disable it and remove its file."""
-    if await content(machine, name) is None:
+    if await read_unit(machine, name) is None:
         return {"note": f"{file_of(name)} does not exist"}
     for action in ("stop", "disable"):
         await services.control(AsRoot(machine), clock, name, action, wait=wait)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.infra.diff import MEBIBYTE, Difference, cluster_named, mebibytes
+from quorate.homelab.infra.diff import MEBIBYTE, Difference, find_cluster, mebibytes
 from quorate.homelab.infra.document import Document, Fault, Item, WantedGuest, spread_ports
-from quorate.homelab.machines import find_machine, registered
-from quorate.homelab.services.catalogue import catalogue
+from quorate.homelab.machines import find_machine, resolve_host
+from quorate.homelab.services.catalogue import load_catalogue
 from quorate.homelab.services.template import bytes_of
 from quorate.inside.facts.model import Facts
 from quorate.problems import NotFound, Problem
@@ -32,7 +32,7 @@ class Findings:
 
 async def references(homelab: Homelab, document: Document, found: Findings) -> None:
     """Secrets that a document refers to must exist, and services must be in the catalogue."""
-    known = catalogue(homelab.settings.catalogue)
+    known = load_catalogue(homelab.settings.catalogue)
     for item in document.items.values():
         wanted = item.wanted
         secrets = [*getattr(wanted, "secrets", {}).values()]
@@ -60,7 +60,7 @@ async def measure(homelab: Homelab, document: Document, differences: list[Differ
         elif facts is not None:
             _capacity(homelab, place, facts, differences, found)
     for one in differences:
-        if one.act == "unknown" and not any(one.why == fault.says for fault in found.errors):
+        if one.act == "unknown" and not any(one.why == fault.message for fault in found.errors):
             found.errors.append(Fault(one.item.path, one.why))
     await _clusters(homelab, differences, found)
 
@@ -71,7 +71,7 @@ async def _look(homelab: Homelab, document: Document, place: str) -> Facts | Pro
     try:
         async with asyncio.timeout(SECONDS):
             if maker is not None and maker.kind == "host":
-                there = await registered(homelab, await homelab.hosts.find(place) or maker.wanted.host(place))
+                there = await resolve_host(homelab, await homelab.hosts.find(place) or maker.wanted.host(place))
             elif maker is not None:
                 try:
                     there = await find_machine(homelab, place)
@@ -88,7 +88,7 @@ async def _look(homelab: Homelab, document: Document, place: str) -> Facts | Pro
 
 def _capacity(homelab: Homelab, place: str, facts: Facts, differences: list[Difference], found: Findings) -> None:
     new = [one for one in differences if one.place == place and one.act == "create"]
-    known = catalogue(homelab.settings.catalogue).services
+    known = load_catalogue(homelab.settings.catalogue).services
     needed = sum(_memory(one, known) for one in new)
     free = facts.memory.available if facts.memory else None
     found.measured[place] = {
@@ -131,7 +131,7 @@ async def _clusters(homelab: Homelab, differences: list[Difference], found: Find
             wanted[one.place] += mebibytes(guest.memory) * MEBIBYTE if guest.memory else 0
     for name, memory in wanted.items():
         try:
-            nodes = await cluster_named(homelab, name).inventory.of_type("node")
+            nodes = await find_cluster(homelab, name).inventory.of_type("node")
         except Problem as problem:
             found.errors.append(Fault(f"cluster {name}", str(problem)))
             continue

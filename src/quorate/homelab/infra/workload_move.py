@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quorate.homelab.workloads.engine import Deployed, Engine
+from quorate.homelab.workloads.engine import DeploymentResult, Engine
 from quorate.homelab.workloads.model import Mount, Spec, Workload
 from quorate.problems import Conflict, Problem
 from quorate.pve.tasks import Report
 
-MOST_DATA = 128 * 1024 * 1024
+MAX_DATA = 128 * 1024 * 1024
 """Of one volume, which is held in memory."""
-MOST_IMAGE = 1024 * 1024 * 1024
+MAX_IMAGE = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Move:
     def volumes(self) -> tuple[Mount, ...]:
         return self.workload.mounts
 
-    async def make_ready(self, report: Report | None) -> str:
+    async def prepare_image(self, report: Report | None) -> str:
         """Put the image on the target before the downtime; returns how.
 
         An image that no registry has (built locally, or gone) is copied from machine to machine.
@@ -40,7 +40,7 @@ class Move:
             if not await self.source.has_image(image):
                 raise
             try:
-                await self.target.load_image(await self.source.save_image(image, MOST_IMAGE))
+                await self.target.load_image(await self.source.save_image(image, MAX_IMAGE))
             except Problem as other:
                 other.why = f"{other.why or ''} No registry had it: {problem}".strip()
                 raise
@@ -49,13 +49,16 @@ class Move:
             return "was copied: no registry has it"
         return "was fetched"
 
-    async def carry(self, report: Report | None, *, data: bool) -> Deployed:
+    async def execute(self, report: Report | None, *, data: bool) -> DeploymentResult:
         """Stop, copy, start on the target, wait until it stays up, remove the source. A failure restarts it here."""
         name = self.workload.name
         if self.workload.running:
             await self.source.power(name, "stop")
         try:
-            tars = [(one.path, await self.source.read_folder(name, one.path, MOST_DATA)) for one in self._copied(data)]
+            tars = [
+                (one.path, await self.source.read_folder(name, one.path, MAX_DATA))
+                for one in self._volumes_to_copy(data)
+            ]
 
             async def fill() -> None:
                 for path, tar in tars:
@@ -73,7 +76,7 @@ class Move:
         await self.source.remove(name)
         return done
 
-    def _copied(self, data: bool) -> Iterable[Mount]:
+    def _volumes_to_copy(self, data: bool) -> Iterable[Mount]:
         return self.volumes if data else ()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree
 
 from quorate.hints import Advice, either
-from quorate.homelab.network.probe import Scan, Seen
+from quorate.homelab.network.probe import Scan, ScannedDevice
 from quorate.homelab.network.targets import Address
 from quorate.problems import NotConfigured, Problem, ServerFailed
 
@@ -26,7 +26,7 @@ async def scan(wanted: Sequence[Address], ports: Sequence[int], *, rate: float, 
             "nmap is not installed where Quorate runs",
             next_step=either(Advice("Use {engine}", engine="builtin"), "install nmap there"),
         )
-    found: dict[Address, Seen] = {}
+    found: dict[Address, ScannedDevice] = {}
     unfinished: list[Address] = []
     for version in (4, 6):
         group = [one for one in wanted if one.version == version]
@@ -73,7 +73,7 @@ async def _run(command: list[str], seconds: float) -> str | None:
     return text.decode("utf-8", "replace")
 
 
-def parse(text: str) -> Iterable[Seen]:
+def parse(text: str) -> Iterable[ScannedDevice]:
     """The hosts that are up in nmap's XML."""
     try:
         root = ElementTree.fromstring(text)  # noqa: S314 - nmap is the operator's own
@@ -85,7 +85,7 @@ def parse(text: str) -> Iterable[Seen]:
             continue
         given = {one.get("addrtype"): one.get("addr", "") for one in host.iter("address")}
         try:
-            seen = Seen(ipaddress.ip_address(given.get("ipv4") or given.get("ipv6") or ""))
+            seen = ScannedDevice(ipaddress.ip_address(given.get("ipv4") or given.get("ipv6") or ""))
         except ValueError:
             continue
         seen.mac = given.get("mac", "").lower()

@@ -89,7 +89,7 @@ async def probe_all(
 
 
 @dataclass
-class Seen:
+class ScannedDevice:
     address: Address
     open: set[int] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
@@ -102,7 +102,7 @@ class Seen:
 
 @dataclass
 class Scan:
-    seen: dict[Address, Seen]
+    devices: dict[Address, ScannedDevice]
     """Addresses that answered."""
     unfinished: list[Address]
     """Not scanned in time."""

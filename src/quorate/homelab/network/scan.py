@@ -10,7 +10,7 @@ from typing import Literal
 
 from quorate.homelab.network import nmap
 from quorate.homelab.network.neighbors import heard_of, neighbors
-from quorate.homelab.network.probe import Pace, PortState, Scan, Seen, probe_all
+from quorate.homelab.network.probe import Pace, PortState, Scan, ScannedDevice, probe_all
 from quorate.homelab.network.targets import Address
 from quorate.pve.tasks import Report
 
@@ -41,9 +41,9 @@ async def scan(
     else:
         done = await _connect_scan(wanted, ports, pace, seconds, report)
     known = await neighbors()
-    for one in done.seen.values():
+    for one in done.devices.values():
         one.mac = one.mac or known.get(str(one.address), "")
-    await _name(list(done.seen.values()))
+    await _name(list(done.devices.values()))
     return done
 
 
@@ -51,7 +51,7 @@ async def _connect_scan(
     wanted: Sequence[Address], ports: Sequence[int], pace: Pace, seconds: float, report: Report | None
 ) -> Scan:
     """First a few ports of every address, then the others of those that answer."""
-    seen: dict[Address, Seen] = {}
+    seen: dict[Address, ScannedDevice] = {}
     looked_at: dict[Address, int] = {}
     first, rest = ports[:FIRST_LOOK], ports[FIRST_LOOK:]
     tried = 0
@@ -61,7 +61,7 @@ async def _connect_scan(
         tried += 1
         looked_at[address] = looked_at.get(address, 0) + 1
         if answer is not PortState.SILENT:
-            seen.setdefault(address, Seen(address)).quiet = False
+            seen.setdefault(address, ScannedDevice(address)).quiet = False
         if answer is PortState.OPEN:
             seen[address].open.add(port)
         if report is not None and tried % REPORT_EVERY == 0:
@@ -71,7 +71,7 @@ async def _connect_scan(
     async def add_quiet(patience: float) -> None:
         silent = {str(one): one for one in wanted if one not in seen}
         heard = await heard_of(silent.keys(), pace.clock, patience)
-        seen.update({silent[one]: Seen(silent[one], quiet=True) for one in heard})
+        seen.update({silent[one]: ScannedDevice(silent[one], quiet=True) for one in heard})
 
     try:
         async with asyncio.timeout(seconds):
@@ -94,14 +94,14 @@ async def _connect_scan(
     return Scan(seen, unfinished, tuple(ports), "builtin")
 
 
-async def _name(found: list[Seen]) -> None:
+async def _name(found: list[ScannedDevice]) -> None:
     """Resolve names, unless the first lookup is slow: a hanging resolver is asked only once."""
     if not found:
         return
     loop = asyncio.get_running_loop()
     helpers = ThreadPoolExecutor(4, thread_name_prefix="quorate-names")
 
-    async def ask(one: Seen) -> None:
+    async def ask(one: ScannedDevice) -> None:
         one.name = await loop.run_in_executor(helpers, _reverse, str(one.address))
 
     try:

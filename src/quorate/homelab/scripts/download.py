@@ -20,7 +20,7 @@ _RAN = re.compile(
 
 
 @dataclass(frozen=True)
-class Fetched:
+class ScriptDownload:
     """The text of a script at one moment."""
 
     address: str
@@ -46,7 +46,7 @@ def _whole(address: str) -> str:
     return address if "{" in address else address.replace("}", "")
 
 
-async def fetch_script(base: str, path: str) -> Fetched:
+async def fetch_script(base: str, path: str) -> ScriptDownload:
     address = f"{base.rstrip('/')}/{path}"
     data = await fetch(address, MOST_SCRIPT)
     try:
@@ -57,7 +57,7 @@ async def fetch_script(base: str, path: str) -> Fetched:
         raise Conflict(
             f"{address} is not a script", why="It is not a text that starts with #!", next_step="Check scripts_url"
         )
-    return Fetched(address, data)
+    return ScriptDownload(address, data)
 
 
 async def fetch(address: str, most: int, *, seconds: float = SECONDS) -> bytes:

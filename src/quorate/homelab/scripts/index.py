@@ -79,7 +79,7 @@ def current(fetched: Path) -> Index:
     try:
         data = fetched.read_bytes()
     except FileNotFoundError:
-        return packaged()
+        return load_packaged_index()
     except OSError as error:
         raise NotConfigured(f"The index {fetched} cannot be read", why=error.strerror, next_step=REFRESH) from None
     try:
@@ -90,5 +90,5 @@ def current(fetched: Path) -> Index:
 
 
 @cache
-def packaged() -> Index:
+def load_packaged_index() -> Index:
     return msgspec.json.decode((resources.files(__package__) / "index.json").read_bytes(), type=Index)

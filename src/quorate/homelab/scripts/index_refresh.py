@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from quorate.homelab.scripts.download import MOST_SCRIPT, fetch
-from quorate.homelab.scripts.index import Index, packaged
-from quorate.homelab.scripts.script import PATH, Script, described
+from quorate.homelab.scripts.index import Index, load_packaged_index
+from quorate.homelab.scripts.script import PATH, Script, parse_script
 from quorate.problems import Conflict
 
 MOST_ARCHIVE = 128 * 1024 * 1024
@@ -47,10 +47,10 @@ async def refresh(base: str, into: Path) -> Index:
 
 
 def _read(data: bytes) -> tuple[list[Script], str]:
-    known = {one.path: one for one in packaged().scripts}
+    known = {one.path: one for one in load_packaged_index().scripts}
     found = []
     # As a stream, so that every byte is read and counted once.
-    with tarfile.open(fileobj=_Bounded(fileobj=io.BytesIO(data)), mode="r|") as archive:
+    with tarfile.open(fileobj=_BoundedGzip(fileobj=io.BytesIO(data)), mode="r|") as archive:
         commit = archive.pax_headers.get("comment", "")
         for member in archive:
             path = member.name.partition("/")[2]  # everything is in one folder, named after the commit
@@ -58,11 +58,11 @@ def _read(data: bytes) -> tuple[list[Script], str]:
                 continue
             content = archive.extractfile(member)
             assert content is not None  # it is a regular file
-            found.append(_in_our_words(described(path, content.read().decode("utf-8", "replace")), known.get(path)))
+            found.append(_in_our_words(parse_script(path, content.read().decode("utf-8", "replace")), known.get(path)))
     return found, commit
 
 
-class _Bounded(gzip.GzipFile):
+class _BoundedGzip(gzip.GzipFile):
     """Limits how much a compressed stream may expand to."""
 
     _left = MOST_UNPACKED

@@ -41,7 +41,7 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return FOLDERS[self.path.rpartition("/")[0]]
 
 
-def described(path: str, text: str) -> Script:
+def parse_script(path: str, text: str) -> Script:
     """The defaults that the script sets, and the port of the address that it shows at its end."""
     defaults = dict(reversed(_DEFAULT.findall(text)))  # the first one counts
     app, port = _APP.search(text), _PORT.search(text)

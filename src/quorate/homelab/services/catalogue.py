@@ -42,7 +42,7 @@ def plain(name: str) -> str:
     return name.replace("-", "").replace("_", "")
 
 
-def catalogue(folder: Path) -> Catalogue:
+def load_catalogue(folder: Path) -> Catalogue:
     """Read each time, so that a fixed file counts at once. The operator's services override packaged ones."""
     own: dict[str, Template] = {}
     broken: dict[str, str] = {}
@@ -51,11 +51,11 @@ def catalogue(folder: Path) -> Catalogue:
             own[file.stem] = read(_text(file), file.stem, str(file))
         except (ValueError, OSError) as error:
             broken[str(file)] = str(error)
-    return Catalogue(dict(sorted({**packaged(), **own}.items())), broken)
+    return Catalogue(dict(sorted({**load_packaged(), **own}.items())), broken)
 
 
 @cache
-def packaged() -> Mapping[str, Template]:
+def load_packaged() -> Mapping[str, Template]:
     files = sorted((Path(__file__).parent / "catalogue").glob("*.yaml"))
     return {file.stem: read(file.read_text("utf-8"), file.stem, PACKAGE) for file in files}
 

@@ -61,7 +61,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Former:
+class PreviousInstallation:
     """The previous installation, so that it can be restored."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -71,10 +71,10 @@ class Former:
     @property
     def values(self) -> dict[str, str]:
         """Its settings, including secrets."""
-        return _parsed(self.files.get(ENVIRONMENT, b"").decode("utf-8", "replace"))
+        return _parse_environment(self.files.get(ENVIRONMENT, b"").decode("utf-8", "replace"))
 
 
-async def compose_of(machine: Machine) -> tuple[str, ...] | None:
+async def find_compose(machine: Machine) -> tuple[str, ...] | None:
     """The host's Compose command: `docker compose`, `docker-compose` or `podman compose`."""
     if machine.transport.system != "posix":
         raise NotConfigured(f"{machine} is not a POSIX system", next_step="Use a Linux host")
@@ -85,15 +85,15 @@ async def compose_of(machine: Machine) -> tuple[str, ...] | None:
 
 async def install_docker(machine: Machine, report: Report | None) -> tuple[str, ...]:
     """Install Docker with Compose from the packages of Debian or Ubuntu."""
-    output = await _followed(machine, ("/bin/sh", "-c", _APT), PULL_SECONDS, report, "Docker")
+    output = await _run_with_progress(machine, ("/bin/sh", "-c", _APT), PULL_SECONDS, report, "Docker")
     _require(output, f"Docker could not be installed on {machine}")
-    found = await compose_of(machine)
+    found = await find_compose(machine)
     if found is None:
         raise ServerFailed(f"Docker was installed on {machine}, but Compose is missing")
     return found
 
 
-def missing(machine: Machine) -> NotConfigured:
+def compose_missing(machine: Machine) -> NotConfigured:
     return NotConfigured(
         f"There is no Compose on {machine}",
         why="None of `docker compose`, `docker-compose` and `podman compose` works there",
@@ -121,12 +121,12 @@ class Project:
 
     async def environment(self) -> dict[str, str]:
         """The current settings, including secrets."""
-        return _parsed((await self._read(ENVIRONMENT) or b"").decode("utf-8", "replace"))
+        return _parse_environment((await self._read(ENVIRONMENT) or b"").decode("utf-8", "replace"))
 
-    async def former(self, template: Template) -> Former:
+    async def read_previous(self, template: Template) -> PreviousInstallation:
         names = (COMPOSE, ENVIRONMENT, *template.files)
         files = {name: content for name in names if (content := await self._read(name)) is not None}
-        return Former(files, await self._images()) if COMPOSE in files else Former()
+        return PreviousInstallation(files, await self._images()) if COMPOSE in files else PreviousInstallation()
 
     async def write(self, template: Template, chosen: ChosenSettings) -> None:
         await self._put(
@@ -141,7 +141,7 @@ class Project:
                 _FOLDER, f"{self.folder}/{name}", str(owner), what=f"The folder {name} could not be created"
             )
 
-    async def put_back(self, former: Former) -> None:
+    async def restore(self, former: PreviousInstallation) -> None:
         await self._put(former.files)
         for image, name in former.images:
             await self._run(self._engine, "tag", image, name)
@@ -171,12 +171,14 @@ class Project:
         return sorted((Container(*row) for row in rows if len(row) == 6), key=lambda one: one.name)
 
     async def pull(self, report: Report | None) -> None:
-        output = await _followed(self.machine, self.line("pull"), PULL_SECONDS, report, "Pulling the images")
+        output = await _run_with_progress(self.machine, self.line("pull"), PULL_SECONDS, report, "Pulling the images")
         _require(output, "The images could not be pulled")
 
     async def up(self, report: Report | None = None) -> None:
         line = self.line("up", "--detach", "--remove-orphans")
-        _require(await _followed(self.machine, line, START_SECONDS, report, "Starting"), "It could not be started")
+        _require(
+            await _run_with_progress(self.machine, line, START_SECONDS, report, "Starting"), "It could not be started"
+        )
 
     async def down(self, *, volumes: bool) -> None:
         line = self.line("down", "--remove-orphans", *(("--volumes",) if volumes else ()))
@@ -235,17 +237,17 @@ def digest(template: Template) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _parsed(text: str) -> dict[str, str]:
+def _parse_environment(text: str) -> dict[str, str]:
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.lstrip().startswith("#"))
-    return {name.strip().lower(): _unquoted(value.strip()) for name, value in pairs}
+    return {name.strip().lower(): _unquote(value.strip()) for name, value in pairs}
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     """Without one pair of surrounding quotes."""
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
-async def _followed(
+async def _run_with_progress(
     machine: Machine, argv: tuple[str, ...], seconds: float, report: Report | None, doing: str
 ) -> Output:
     """Run it to its end; its last line is the progress."""

@@ -31,7 +31,7 @@ async def find_health_problem(machine: Machine, template: Template, values: Mapp
         return None
     try:
         if health.command:
-            return await _ended(machine, machine.as_root(Command(health.command)))
+            return await _run_check(machine, machine.as_root(Command(health.command)))
         port = template.port(health.port, values)
         return await (_http(machine, health, port) if health.http else _tcp(machine, port))
     except Problem as problem:
@@ -70,7 +70,7 @@ async def _tcp(machine: Machine, port: int) -> str | None:
     return f"Nothing listens on port {port}"
 
 
-async def _ended(machine: Machine, command: Command) -> str | None:
+async def _run_check(machine: Machine, command: Command) -> str | None:
     output = await machine.transport.run(command, seconds=20)
     if output.exit_code == 0:
         return None

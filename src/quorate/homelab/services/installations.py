@@ -22,7 +22,7 @@ STALE_SECONDS = 5 * RENEW_SECONDS
 State = Literal["installing", "installed", "upgrading", "failed", "removed"]
 
 
-class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
+class Installation(msgspec.Struct, frozen=True, omit_defaults=True):
     service: str
     host: str
     """The name that `machine` accepts: a registered host, or cluster/guest."""
@@ -37,7 +37,7 @@ class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
     """The SSH address of the host at that time: a record is about that machine, not about the next one of its name."""
 
 
-def place_of(machine: Machine) -> str:
+def machine_ref(machine: Machine) -> str:
     return (
         f"{machine.where.name}/{machine.guest.vmid if machine.guest else machine.name}"
         if machine.where
@@ -45,27 +45,27 @@ def place_of(machine: Machine) -> str:
     )
 
 
-def address_of(machine: Machine) -> str:
+def machine_address(machine: Machine) -> str:
     return machine.target.address if machine.target is not None and machine.where is None else ""
 
 
-class Ledger:
+class Installations:
     """Every service on every host."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._records = Records(store, KIND, Installed)
+        self._records = Records(store, KIND, Installation)
 
-    async def find(self, place: str, service: str) -> Installed | None:
+    async def find(self, place: str, service: str) -> Installation | None:
         return await self._records.find(f"{place}/{service}")
 
-    async def everything(self) -> list[Installed]:
+    async def everything(self) -> list[Installation]:
         return [one for _, one in sorted((await self._records.all()).items())]
 
-    async def on(self, place: str) -> list[Installed]:
+    async def on(self, place: str) -> list[Installation]:
         return [one for one in await self.everything() if one.host == place]
 
-    async def keep(self, one: Installed) -> None:
+    async def keep(self, one: Installation) -> None:
         await self._records.keep(f"{one.host}/{one.service}", one)
 
     async def begin_work(self, place: str, service: str) -> str:

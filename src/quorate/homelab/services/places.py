@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.services.installations import Installed
+from quorate.homelab.services.installations import Installation
 from quorate.problems import Problem
 
 HOST_GONE, GUEST_GONE, CLUSTER_GONE = "its host is no longer registered", "its guest is gone", "its cluster is gone"
 MOVED = "its host is another machine now"
 
 
-async def gone_places(homelab: Homelab, records: Iterable[Installed]) -> dict[str, str]:
+async def find_stale_hosts(homelab: Homelab, records: Iterable[Installation]) -> dict[str, str]:
     """Host of a record -> why the record can no longer be trusted. A cluster that does not answer proves nothing."""
     hosts = {one.name: one for one in await homelab.hosts.everyone()}
     found: dict[str, str] = {}

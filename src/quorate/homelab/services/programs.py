@@ -18,7 +18,7 @@ from quorate.ssh.access import SshAccess
 
 KEPT = 256 * 1024
 LONGEST_LINE = 8 * 1024 * 1024
-MOST_OUTPUT = 64 * 1024 * 1024
+MAX_OUTPUT = 64 * 1024 * 1024
 """A Terraform plan as JSON is long, but not this long."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LANG|LC_.*|TMPDIR|TZ|SSH_AUTH_SOCK|(?:HTTPS?|NO|ALL)_PROXY|SSL_CERT_.*"
@@ -29,7 +29,7 @@ _PASSED_ON = re.compile(
 
 
 @dataclass(slots=True)
-class Ended:
+class ProgramExit:
     exit_code: int
     stderr: str
 
@@ -68,9 +68,9 @@ def ssh_of(machine: Machine, fallback: SshAccess) -> SshAccess:
 
 
 @contextlib.asynccontextmanager
-async def running(
+async def run_program(
     argv: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, Ended]]:
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, ProgramExit]]:
     """The process, to read lines from; afterwards `Ended` has its result. It never outlives the context or its time."""
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -83,7 +83,7 @@ async def running(
         start_new_session=True,
     )
     assert process.stderr is not None
-    ended = Ended(-1, "")
+    ended = ProgramExit(-1, "")
     said = asyncio.ensure_future(_read_tail(process.stderr))
     try:
         async with asyncio.timeout(seconds):
@@ -96,27 +96,27 @@ async def running(
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            await _gone(process)
+            await _wait_for_end(process)
         said.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await said
 
 
-async def output(
+async def capture_output(
     argv: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
 ) -> tuple[int, bytes, str]:
     """Exit code, standard output, standard error."""
-    async with running(argv, folder, variables, seconds) as (process, ended):
+    async with run_program(argv, folder, variables, seconds) as (process, ended):
         assert process.stdout is not None
         out = b""
         while data := await process.stdout.read(65536):
             out += data
-            if len(out) > MOST_OUTPUT:
-                raise GuestRefused(f"{Path(argv[0]).name} printed more than {MOST_OUTPUT} bytes")
+            if len(out) > MAX_OUTPUT:
+                raise GuestRefused(f"{Path(argv[0]).name} printed more than {MAX_OUTPUT} bytes")
     return ended.exit_code, out, ended.stderr
 
 
-async def _gone(process: asyncio.subprocess.Process) -> None:
+async def _wait_for_end(process: asyncio.subprocess.Process) -> None:
     """TERM before KILL, because Terraform saves its state before it ends."""
     try:
         async with asyncio.timeout(10):

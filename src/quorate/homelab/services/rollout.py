@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorate.hints import SERVICE_INSTALL, SERVICE_UNINSTALL, Advice
-from quorate.homelab.services.compose import Former, Project
+from quorate.homelab.services.compose import PreviousInstallation, Project
 from quorate.homelab.services.health import wait_until_healthy
 from quorate.homelab.services.settings import ChosenSettings
 from quorate.homelab.services.template import Template
@@ -20,7 +20,12 @@ FORMER, RUNS_AGAIN = "former_version", "runs again"
 
 
 async def bring_up(
-    project: Project, template: Template, chosen: ChosenSettings, former: Former, clock: Clock, report: Report | None
+    project: Project,
+    template: Template,
+    chosen: ChosenSettings,
+    former: PreviousInstallation,
+    clock: Clock,
+    report: Report | None,
 ) -> dict[str, Any]:
     """Install the service with these settings, in place of a previous version."""
     done: list[str] = []
@@ -34,7 +39,7 @@ async def bring_up(
         done.append(STAGES[2])
         await _require_health(project, template, chosen, clock, report)
     except Problem as problem:
-        raise await _failed(project, template, former, clock, done, problem) from None
+        raise await _roll_back(project, template, former, clock, done, problem) from None
     return {"containers": [[one.name, one.state, one.image] for one in await project.containers()], "health": "ok"}
 
 
@@ -47,10 +52,10 @@ async def _require_health(
         raise TaskFailed(f"{template.title} does not become healthy", why="; ".join(filter(None, (wrong, *unwell))))
 
 
-async def _failed(
+async def _roll_back(
     project: Project,
     template: Template,
-    former: Former,
+    former: PreviousInstallation,
     clock: Clock,
     done: list[str],
     problem: Problem,
@@ -60,7 +65,7 @@ async def _failed(
     if len(done) > 2 and (said := await _logs(project)):
         facts["log"] = said
     if former.images:  # otherwise nothing ran before
-        facts[FORMER] = await _back(project, template, former, clock)
+        facts[FORMER] = await _restore(project, template, former, clock)
         step = Advice(f"Look at the log; the former version {facts[FORMER]}")
     else:
         step = Advice(
@@ -72,10 +77,10 @@ async def _failed(
     return TaskFailed(problem.what, why=f"{problem.why or ''} {how_far}".strip(), next_step=step, facts=facts)
 
 
-async def _back(project: Project, template: Template, former: Former, clock: Clock) -> str:
+async def _restore(project: Project, template: Template, former: PreviousInstallation, clock: Clock) -> str:
     """Restore the previous version. Changes that the new version made to its data stay."""
     try:
-        await project.put_back(former)
+        await project.restore(former)
         await project.up()
         wrong = await wait_until_healthy(project.machine, template, former.values, clock)
     except Problem as problem:

@@ -27,8 +27,8 @@ def container(name: str, row: Resource, config: Mapping[str, object]) -> Block:
         Block("memory").set(dedicated=left.number("memory"), swap=left.number("swap")),
         Block("operating_system").set(type=left.text("ostype"), template_file_id=UNKNOWN_TEMPLATE),
         startup(left), _features(left), _console(left), _root(left),
-        *(_mount(key, text) for key, text in left.numbered("mp")),
-        *(_device(key, text) for key, text in left.numbered("dev")),
+        *(_mount(key, text) for key, text in left.take_numbered("mp")),
+        *(_device(key, text) for key, text in left.take_numbered("dev")),
         *_network(left),
     )  # fmt: skip
     left.tell(block)
@@ -96,7 +96,7 @@ def _network(left: RemainingConfig) -> list[Block]:
     """Network cards, and settings inside the container: addresses are in the order of the cards."""
     inside = Block("initialization").set(hostname=left.text("hostname")).put(dns(left))
     cards = []
-    for position, (key, text) in enumerate(left.numbered("net")):
+    for position, (key, text) in enumerate(left.take_numbered("net")):
         own, card = RemainingConfig.of(key, text), Block("network_interface")
         if key != f"net{position}":
             card.remark(f"it is {key} here; the provider numbers cards without gaps")

@@ -47,7 +47,7 @@ class Block:
         return self
 
 
-def written(parts: Sequence[Block | str]) -> str:
+def render_blocks(parts: Sequence[Block | str]) -> str:
     """A whole file: blocks separated by empty lines, and comments."""
     return "\n".join("\n".join(_lines(part, "")) + "\n" for part in parts)
 
@@ -57,7 +57,7 @@ def _lines(part: Attribute | Block | str, indent: str, width: int = 0) -> list[s
         return [f"{indent}# {_comment(line)}".rstrip() for line in part.split("\n")]
     if isinstance(part, tuple):
         return [f"{indent}{part[0]:{width}} = {_value(part[1], indent)}"]
-    head = " ".join([part.kind, *(_quoted(label) for label in part.labels)])
+    head = " ".join([part.kind, *(_quote(label) for label in part.labels)])
     if not part.parts:
         return [f"{indent}{head} {{}}"]
     inner: list[str] = []
@@ -72,7 +72,7 @@ def _value(value: Value, indent: str) -> str:
     if isinstance(value, Reference):
         return value.name
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -87,7 +87,7 @@ def _value(value: Value, indent: str) -> str:
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """In quotes. `${` and `%{` would start an expression, so the sign before the brace is doubled.
 
     After several signs, doubling would be ambiguous: there the brace becomes an escape sequence.

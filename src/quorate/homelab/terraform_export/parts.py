@@ -66,7 +66,7 @@ class RemainingConfig:
         key = next((key for key, text in sorted(self._parts.items()) if fits(key, text)), None)
         return None if key is None else (key, self._parts.pop(key))
 
-    def numbered(self, kind: str) -> list[tuple[str, str]]:
+    def take_numbered(self, kind: str) -> list[tuple[str, str]]:
         """All parts of a kind, such as net0 and net1, in order."""
         keys = [key for key in self._parts if re.fullmatch(rf"{kind}\d+", key, re.ASCII)]
         return [(key, self._parts.pop(key)) for key in sorted(keys, key=lambda key: int(key[len(kind) :]))]

@@ -46,7 +46,7 @@ def virtual_machine(name: str, row: Resource, config: Mapping[str, object]) -> B
 
 
 def _of_each(left: RemainingConfig, kind: str, make: Callable[[str, str], Block | str]) -> list[Block | str]:
-    return [make(key, text) for key, text in left.numbered(kind)]
+    return [make(key, text) for key, text in left.take_numbered(kind)]
 
 
 def _boot_order(left: RemainingConfig) -> list[str] | None:
@@ -159,7 +159,7 @@ def _tpm(key: str, text: str) -> Block | str:
 
 def _cards(left: RemainingConfig) -> list[Block]:
     cards = []
-    for position, (key, text) in enumerate(left.numbered("net")):
+    for position, (key, text) in enumerate(left.take_numbered("net")):
         own, block = RemainingConfig(values.parse_nic(text), key), Block("network_device")
         if key != f"net{position}":
             block.remark(f"it is {key} here; the provider numbers cards without gaps")
@@ -188,7 +188,7 @@ def _initialization(left: RemainingConfig, drive: tuple[str, str] | None) -> Blo
         block.set(interface=drive[0], datastore_id=drive[1] or None)
     block.set(type=left.text("citype"))
     block.put(dns(left))
-    for _, text in left.numbered("ipconfig"):
+    for _, text in left.take_numbered("ipconfig"):
         own = RemainingConfig.of("ipconfig", text)
         addresses = ip_config(own)
         own.tell(addresses)
@@ -244,12 +244,12 @@ def _smbios(left: RemainingConfig) -> Block:
     block = Block("smbios").set(uuid=own.text("uuid"))
     for name in ("family", "manufacturer", "product", "serial", "sku", "version"):
         text = own.text(name)
-        block.set(**{name: _decoded(text) if text and coded else text})
+        block.set(**{name: _decode(text) if text and coded else text})
     own.tell(block)
     return block
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
     except (binascii.Error, ValueError):

@@ -21,7 +21,7 @@ _BUILT_IN = ("bridge", "host", "none", "podman")
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineCommand:
     """The engine's own command on a machine. Docker belongs to the machine, Podman to the login."""
 
     machine: Machine
@@ -45,15 +45,15 @@ class Engine:
         return [row for row in found if len(row) == len(columns)]
 
 
-async def engine_on(machine: Machine) -> Engine:
+async def engine_on(machine: Machine) -> EngineCommand:
     output = await machine.transport.run(Command(("/bin/sh", "-c", _LOOK)))
     name = output.stdout.decode("utf-8", "replace").strip()
     if not name:
         raise NotConfigured(f"{machine} has no container engine", why="Neither Docker nor Podman is installed there")
-    return Engine(machine, name)
+    return EngineCommand(machine, name)
 
 
-async def usage(engine: Engine) -> list[list[str]]:
+async def usage(engine: EngineCommand) -> list[list[str]]:
     """Rows of kind, how many, how many in use, size, and how much of it could go."""
     columns = (".Type", ".TotalCount", ".Active", ".Size", ".Reclaimable")
     if engine.name == "podman":
@@ -61,9 +61,9 @@ async def usage(engine: Engine) -> list[list[str]]:
     return await engine.rows("system", "df", columns=columns)
 
 
-async def largest_images(engine: Engine, most: int) -> list[str]:
+async def largest_images(engine: EngineCommand, limit: int) -> list[str]:
     rows = await engine.rows("images", columns=(".Repository", ".Tag", ".Size"))
-    return [f"{name}:{tag} {size}" for name, tag, size in sorted(rows, key=lambda row: -_bytes(row[2]))[:most]]
+    return [f"{name}:{tag} {size}" for name, tag, size in sorted(rows, key=lambda row: -_bytes(row[2]))[:limit]]
 
 
 _UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -78,7 +78,7 @@ def _bytes(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Waste:
+class UnusedObject:
     """Something that nothing uses."""
 
     kind: Kind
@@ -86,52 +86,53 @@ class Waste:
     about: str
 
 
-async def waste(engine: Engine, kinds: Sequence[Kind]) -> list[Waste]:
+async def find_unused(engine: EngineCommand, kinds: Sequence[Kind]) -> list[UnusedObject]:
     """What could be removed, each by its id."""
     found = await asyncio.gather(*(_FINDERS[kind](engine) for kind in dict.fromkeys(kinds)))
-    unique: dict[str, Waste] = {}
+    unique: dict[str, UnusedObject] = {}
     for one in (one for part in found for one in part):
         unique.setdefault(one.id, one)
     return list(unique.values())
 
 
-async def _containers(engine: Engine) -> list[Waste]:
+async def _containers(engine: EngineCommand) -> list[UnusedObject]:
     ended = [word for state in ("exited", "created", "dead") for word in ("--filter", f"status={state}")]
     rows = await engine.rows("ps", "--all", "--no-trunc", *ended, columns=(".ID", ".Names", ".Image", ".Status"))
-    return [Waste("containers", row[0], f"{row[1]} ({row[2]}, {row[3]})") for row in rows]
+    return [UnusedObject("containers", row[0], f"{row[1]} ({row[2]}, {row[3]})") for row in rows]
 
 
-async def _dangling(engine: Engine) -> list[Waste]:
+async def _dangling(engine: EngineCommand) -> list[UnusedObject]:
     rows = await engine.rows("images", "--no-trunc", "--filter", "dangling=true", columns=(".ID", ".Size"))
     return [
-        Waste("dangling", row[0], f"untagged image {row[0].removeprefix('sha256:')[:12]}, {row[1]}") for row in rows
+        UnusedObject("dangling", row[0], f"untagged image {row[0].removeprefix('sha256:')[:12]}, {row[1]}")
+        for row in rows
     ]
 
 
-async def _images(engine: Engine) -> list[Waste]:
+async def _images(engine: EngineCommand) -> list[UnusedObject]:
     """Tagged or not: those that no container was made from."""
     ids = await engine.lines("ps", "--all", "--quiet", "--no-trunc")
     used = set(await engine.lines("inspect", "--format", "{{.Image}}", *ids)) if ids else set()
     used |= {f"sha256:{one}" for one in used if not one.startswith("sha256:")}
     rows = await engine.rows("images", "--no-trunc", columns=(".ID", ".Repository", ".Tag", ".Size"))
     unused = [row for row in rows if row[0] not in used and f"sha256:{row[0]}" not in used]
-    return [Waste("images", row[0], f"{row[1]}:{row[2]}, {row[3]}") for row in unused]
+    return [UnusedObject("images", row[0], f"{row[1]}:{row[2]}, {row[3]}") for row in unused]
 
 
-async def _volumes(engine: Engine) -> list[Waste]:
+async def _volumes(engine: EngineCommand) -> list[UnusedObject]:
     rows = await engine.rows("volume", "ls", "--filter", "dangling=true", columns=(".Name", ".Driver"))
-    return [Waste("volumes", name, f"volume {name}") for name, _ in rows]
+    return [UnusedObject("volumes", name, f"volume {name}") for name, _ in rows]
 
 
-async def _networks(engine: Engine) -> list[Waste]:
+async def _networks(engine: EngineCommand) -> list[UnusedObject]:
     rows = await engine.rows("network", "ls", "--filter", "dangling=true", columns=(".ID", ".Name"))
-    return [Waste("networks", row[0], f"network {row[1]}") for row in rows if row[1] not in _BUILT_IN]
+    return [UnusedObject("networks", row[0], f"network {row[1]}") for row in rows if row[1] not in _BUILT_IN]
 
 
-async def _cache(engine: Engine) -> list[Waste]:
+async def _cache(engine: EngineCommand) -> list[UnusedObject]:
     rows = await usage(engine)
     size = next((row[4] for row in rows if row[0] == "Build Cache"), "")
-    return [Waste("cache", "build cache", f"build cache, {size}")] if _bytes(size.partition(" ")[0]) else []
+    return [UnusedObject("cache", "build cache", f"build cache, {size}")] if _bytes(size.partition(" ")[0]) else []
 
 
 _FINDERS = {
@@ -152,7 +153,7 @@ _REMOVERS: dict[Kind, tuple[str, ...]] = {
 }
 
 
-async def remove(engine: Engine, one: Waste) -> str:
+async def remove(engine: EngineCommand, one: UnusedObject) -> str:
     """Empty if it is gone, else why not: it may be in use by now."""
     ids = () if one.kind == "cache" else (one.id,)
     output = await engine.output(*_REMOVERS[one.kind], *ids, seconds=300.0)
@@ -164,7 +165,7 @@ async def remove(engine: Engine, one: Waste) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProjectContainer:
     """One container of a project."""
 
     id: str
@@ -189,11 +190,11 @@ class Part:
 class RunningProject:
     """A Compose project as its containers describe it, no matter who started it."""
 
-    engine: Engine
+    engine: EngineCommand
     name: str
     folder: str
     files: tuple[str, ...]
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[ProjectContainer, ...] = field(default=())
 
     def line(self, compose: tuple[str, ...], *argv: str) -> tuple[str, ...]:
         files = [word for file in self.files for word in ("-f", file)]
@@ -203,7 +204,7 @@ class RunningProject:
         return shlex.join(self.line(compose, *argv))
 
 
-async def project_names(engine: Engine) -> dict[str, int]:
+async def project_names(engine: EngineCommand) -> dict[str, int]:
     rows = await engine.rows(
         "ps", "--all", "--filter", f"label={_LABEL}.project", columns=(f'.Label "{_LABEL}.project"',)
     )
@@ -213,7 +214,7 @@ async def project_names(engine: Engine) -> dict[str, int]:
     return found
 
 
-async def project_on(engine: Engine, name: str) -> RunningProject:
+async def project_on(engine: EngineCommand, name: str) -> RunningProject:
     ids = await engine.lines(
         "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={_LABEL}.project={name}",
     )  # fmt: skip
@@ -236,11 +237,11 @@ def _labels(container: dict[str, object]) -> dict[str, str]:
     return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
 
 
-def _part(container: dict[str, object]) -> Part:
+def _part(container: dict[str, object]) -> ProjectContainer:
     state, config = container.get("State"), container.get("Config")
     state, config = state if isinstance(state, dict) else {}, config if isinstance(config, dict) else {}
     health = state.get("Health") or state.get("Healthcheck")
-    return Part(
+    return ProjectContainer(
         str(container.get("Id", "")),
         str(container.get("Name", "")).lstrip("/"),
         _labels(container).get(f"{_LABEL}.service", ""),

@@ -32,7 +32,7 @@ class Deployment:
     async def state(self) -> dict[str, Any]:
         return await self._records.find(self._id) or {}
 
-    async def followed(
+    async def follow(
         self, begin: Callable[[Report], Awaitable[T]], wait: float, report: Report | None, pool: Pool
     ) -> T | None:
         """The result within `wait`; None if it continues in the background. Cancelling the caller does not stop it."""
@@ -56,8 +56,8 @@ class Deployment:
         try:
             await work
         except Problem as problem:
-            said = [self._cleared(str(line)) for line in problem.facts.get("log", ())]
-            await self._keep({"state": "failed", "why": self._cleared(str(problem)), **({"log": said} if said else {})})
+            said = [self._redact(str(line)) for line in problem.facts.get("log", ())]
+            await self._keep({"state": "failed", "why": self._redact(str(problem)), **({"log": said} if said else {})})
         except asyncio.CancelledError:
             await self._keep({"state": "failed", "why": "The server ended before it was finished."})
             raise
@@ -67,7 +67,7 @@ class Deployment:
         else:
             await self.forget()
 
-    def _cleared(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         for secret in self._hidden:
             text = text.replace(secret, HIDDEN)
         return without_secrets(text)

@@ -10,12 +10,12 @@ from quorate.documents import Unreadable, read_json
 from quorate.hints import Advice, either
 from quorate.homelab.workloads.docker_shapes import (
     Pulling,
-    copied,
+    build_copy_spec,
     create_request,
     digest_of,
-    inspected,
-    listed,
     log_text,
+    parse_container,
+    parse_list_row,
 )
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
@@ -39,16 +39,16 @@ class DockerApi(Engine):
         self._prefix = f"/v{version}"
 
     @classmethod
-    async def reached(cls, name: EngineName, socket: UnixSocket, clock: Clock) -> DockerApi:
+    async def connect(cls, name: EngineName, socket: UnixSocket, clock: Clock) -> DockerApi:
         """The engine behind the socket. Raises a Problem if none answers."""
-        version = _checked(await socket.call("GET", "/version")).json()
+        version = _require_success(await socket.call("GET", "/version")).json()
         if not isinstance(version, dict):
             raise ServerFailed(f"What answers on {socket.path} is not {name}")
-        return cls(name, socket, _agreed(version), clock)
+        return cls(name, socket, _negotiate_version(version), clock)
 
     async def list(self) -> list[Workload]:
         rows = await self._get("/containers/json?all=true")
-        return sorted((listed(self.name, row) for row in rows), key=lambda one: one.name)
+        return sorted((parse_list_row(self.name, row) for row in rows), key=lambda one: one.name)
 
     async def find(self, name: str) -> Workload | None:
         container = await self._inspect(name)
@@ -58,7 +58,7 @@ class DockerApi(Engine):
             digest = digest_of(await self._get(f"/images/{quote(str(container['Image']), safe='')}/json"))
         except Problem:  # its image may be gone
             digest = ""
-        return inspected(self.name, container, digest)
+        return parse_container(self.name, container, digest)
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
         container = await self._inspect(name)
@@ -81,7 +81,7 @@ class DockerApi(Engine):
         return True
 
     async def pull(self, image: str, report: Report | None) -> None:
-        name, _, tag = image.partition("@") if "@" in image else _tagged(image)
+        name, _, tag = image.partition("@") if "@" in image else _split_tag(image)
         pulling = Pulling(image, report)
         asked = urlencode({"fromImage": name, "tag": tag})
         await self._call("POST", f"/images/create?{asked}", seconds=PULL_SECONDS, on_part=pulling.take)
@@ -118,12 +118,12 @@ class DockerApi(Engine):
         container = await self._inspect(name)
         if container is None:
             raise NotFound(f"{self.name} has no workload {name!r}")
-        return copied(inspected(self.name, container), container)
+        return build_copy_spec(parse_container(self.name, container), container)
 
-    async def save_image(self, image: str, most: int) -> bytes:
-        answer = await self._call("GET", f"/images/{quote(image, safe='')}/get", seconds=COPY_SECONDS, max_body=most)
+    async def save_image(self, image: str, limit: int) -> bytes:
+        answer = await self._call("GET", f"/images/{quote(image, safe='')}/get", seconds=COPY_SECONDS, max_body=limit)
         if answer.cut:
-            raise Conflict(f"The image {image} is too large to copy", why=f"The limit is {most >> 20} MiB")
+            raise Conflict(f"The image {image} is too large to copy", why=f"The limit is {limit >> 20} MiB")
         return answer.body
 
     async def load_image(self, archive: bytes) -> None:
@@ -132,13 +132,13 @@ class DockerApi(Engine):
         if '"error"' in said:
             raise ServerFailed("The image could not be loaded", why=said[:500])
 
-    async def read_folder(self, name: str, path: str, most: int) -> bytes:
+    async def read_folder(self, name: str, path: str, limit: int) -> bytes:
         asked = urlencode({"path": path})
         answer = await self._call(
-            "GET", f"/containers/{quote(name)}/archive?{asked}", seconds=COPY_SECONDS, max_body=most
+            "GET", f"/containers/{quote(name)}/archive?{asked}", seconds=COPY_SECONDS, max_body=limit
         )
         if answer.cut:
-            raise Conflict(f"{path} of {name} is too large to copy", why=f"The limit is {most >> 20} MiB")
+            raise Conflict(f"{path} of {name} is too large to copy", why=f"The limit is {limit >> 20} MiB")
         return answer.body
 
     async def write_folder(self, name: str, path: str, tar: bytes) -> None:
@@ -157,10 +157,10 @@ class DockerApi(Engine):
         return (await self._call("GET", path)).json()
 
     async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> HttpResponse:
-        return _checked(await self._socket.call(method, f"{self._prefix}{path}", body, **options))
+        return _require_success(await self._socket.call(method, f"{self._prefix}{path}", body, **options))
 
 
-def _checked(answer: HttpResponse) -> HttpResponse:
+def _require_success(answer: HttpResponse) -> HttpResponse:
     """304 means that a container is already running, or stopped."""
     if answer.status < 400:
         return answer
@@ -172,7 +172,7 @@ def _checked(answer: HttpResponse) -> HttpResponse:
     raise kind("The engine refused it", why=f"It said: {said}")
 
 
-def _agreed(version: dict[str, Any]) -> str:
+def _negotiate_version(version: dict[str, Any]) -> str:
     least, most = _version(version.get("MinAPIVersion")) or VERSION, _version(version.get("ApiVersion")) or VERSION
     major, minor = min(max(VERSION, least), most)
     return f"{major}.{minor}"
@@ -183,7 +183,7 @@ def _version(text: Any) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
-def _tagged(image: str) -> tuple[str, str, str]:
+def _split_tag(image: str) -> tuple[str, str, str]:
     """Name and tag; a colon before the last slash belongs to the registry's port."""
     name, colon, tag = image.rpartition(":")
     return (name, colon, tag) if colon and "/" not in tag else (image, "", "latest")

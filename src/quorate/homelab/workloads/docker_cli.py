@@ -7,7 +7,7 @@ from typing import Any
 from quorate.documents import Unreadable, read_json
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads.docker_api import LOG_BYTES, PULL_SECONDS, STOP_SECONDS
-from quorate.homelab.workloads.docker_shapes import RESTARTS_ON_FAILURE, digest_of, inspected
+from quorate.homelab.workloads.docker_shapes import RESTARTS_ON_FAILURE, digest_of, parse_container
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.model import EngineName, Mount, Power, Spec, Workload
 from quorate.inside.transport import Command, Output
@@ -40,7 +40,7 @@ class DockerCli(Engine):
 
     async def list(self) -> list[Workload]:
         ids = (await self._text("ps", "--all", "--quiet", "--no-trunc")).split()
-        return sorted((inspected(self.name, one) for one in await self._inspect(*ids)), key=lambda one: one.name)
+        return sorted((parse_container(self.name, one) for one in await self._inspect(*ids)), key=lambda one: one.name)
 
     async def find(self, name: str) -> Workload | None:
         try:
@@ -53,7 +53,7 @@ class DockerCli(Engine):
             images = await self._query("image", "inspect", str(found[0]["Image"]))
         except Problem:
             images = ({},)
-        return inspected(self.name, found[0], digest_of(images[0]))
+        return parse_container(self.name, found[0], digest_of(images[0]))
 
     async def logs(self, name: str, lines: int, since: float | None = None) -> str:
         some = () if since is None else ("--since", str(int(since)))

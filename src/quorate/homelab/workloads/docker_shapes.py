@@ -19,7 +19,7 @@ LONGEST_EVENT, MOST_LAYERS = 64 * 1024, 1000
 """Limits for the progress of a pull."""
 
 
-def listed(engine: str, row: Mapping[str, Any]) -> Workload:
+def parse_list_row(engine: str, row: Mapping[str, Any]) -> Workload:
     """From a row of the container list."""
     names = row.get("Names") or []
     return Workload(
@@ -39,7 +39,7 @@ def listed(engine: str, row: Mapping[str, Any]) -> Workload:
     )
 
 
-def inspected(engine: str, container: Mapping[str, Any], digest: str = "") -> Workload:
+def parse_container(engine: str, container: Mapping[str, Any], digest: str = "") -> Workload:
     """From the full description of a container, by the API or by `inspect`."""
     state, config, limits = (
         container.get("State") or {},
@@ -56,7 +56,7 @@ def inspected(engine: str, container: Mapping[str, Any], digest: str = "") -> Wo
         state=status,
         image=str(container.get("ImageName") or config.get("Image") or ""),
         health="" if health == "none" else str(health),
-        ports=_bound(networks.get("Ports") or {}) or _bound(limits.get("PortBindings") or {}),
+        ports=_parse_bindings(networks.get("Ports") or {}) or _parse_bindings(limits.get("PortBindings") or {}),
         mounts=tuple(
             Mount(one.get("Name") or one.get("Source", ""), one.get("Destination", ""), not one.get("RW", True))
             for one in container.get("Mounts") or ()
@@ -108,7 +108,7 @@ def create_request(spec: Spec) -> dict[str, Any]:
     }
 
 
-def copied(one: Workload, container: Mapping[str, Any]) -> Spec:
+def build_copy_spec(one: Workload, container: Mapping[str, Any]) -> Spec:
     """The request that recreates a container. A hostname that is the container's id is left out."""
     config = {name: value for name, value in (container.get("Config") or {}).items() if value is not None}
     if str(container.get("Id", "")).startswith(str(config.get("Hostname") or "-")):
@@ -219,7 +219,7 @@ def shown_command(command: Iterable[str]) -> str:
     return shlex.join(command)
 
 
-def _bound(ports: Mapping[str, Any]) -> tuple[Port, ...]:
+def _parse_bindings(ports: Mapping[str, Any]) -> tuple[Port, ...]:
     found = []
     for name, bindings in ports.items():
         inside, _, protocol = name.partition("/")

@@ -28,7 +28,7 @@ Fill = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeploymentResult:
     workload: Workload
     replaced: Workload | None = None
     warnings: tuple[str, ...] = ()
@@ -79,18 +79,18 @@ class Engine(abc.ABC):
         """The request that recreates it, including values of its environment: for backups and moves."""
         raise self._not_by_api(f"all that makes {name}")
 
-    async def save_image(self, image: str, most: int) -> bytes:
+    async def save_image(self, image: str, limit: int) -> bytes:
         """The image as an archive for another engine."""
-        del most
+        del limit
         raise self._not_by_api(f"the image {image}")
 
     async def load_image(self, archive: bytes) -> None:
         del archive
         raise self._not_by_api("an image from an archive")
 
-    async def read_folder(self, name: str, path: str, most: int) -> bytes:
+    async def read_folder(self, name: str, path: str, limit: int) -> bytes:
         """A tar of a folder inside a workload, running or not, with the folder's name at its top."""
-        del path, most
+        del path, limit
         raise self._not_by_api(f"the files of {name}")
 
     async def write_folder(self, name: str, path: str, tar: bytes) -> None:
@@ -118,7 +118,7 @@ class Engine(abc.ABC):
 
     async def deploy(
         self, spec: Spec, report: Report | None = None, *, replace: bool = False, fill: Fill | None = None
-    ) -> Deployed:
+    ) -> DeploymentResult:
         """Create and start it. If it does not stay up, it is removed, and the one it replaced runs again.
 
         `fill` is called after it is created and before it starts.
@@ -157,13 +157,13 @@ class Engine(abc.ABC):
             new = dataclasses.replace(new, warnings=(*new.warnings, left))
         return dataclasses.replace(new, replaced=old)
 
-    async def _bring_up(self, spec: Spec, report: Report | None, fill: Fill | None) -> Deployed:
+    async def _bring_up(self, spec: Spec, report: Report | None, fill: Fill | None) -> DeploymentResult:
         warnings = await self.create(spec, report)
         try:
             if fill is not None:
                 await fill()
             await self.power(spec.name, "start")
-            return Deployed(await self._watched(spec, report), warnings=warnings)
+            return DeploymentResult(await self._wait_until_stable(spec, report), warnings=warnings)
         except BaseException as error:
             try:
                 await self.remove(spec.name, volumes=True)
@@ -172,7 +172,7 @@ class Engine(abc.ABC):
                     error.next_step = f"What was created of {spec.name} could not be removed again: {problem}"
             raise
 
-    async def _watched(self, spec: Spec, report: Report | None) -> Workload:
+    async def _wait_until_stable(self, spec: Spec, report: Report | None) -> Workload:
         """Wait until it has proved to stay up, or has finished successfully."""
         for second in range(HEALTH_SECONDS):
             now = await self.get(spec.name)

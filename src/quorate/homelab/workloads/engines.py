@@ -37,7 +37,7 @@ exit 0
 _USUAL = {"lxd": "/var/lib/lxd/unix.socket", "incus": "/var/lib/incus/unix.socket"}
 
 
-async def survey(
+async def detect_engines(
     machine: Machine, clock: Clock | None = None, only: EngineName | None = None
 ) -> tuple[list[Engine], dict[str, str]]:
     """The engines that answer there, and why others do not. Raises a Problem if none answers."""
@@ -46,7 +46,7 @@ async def survey(
         raise NotConfigured(f"{machine} is not a POSIX system", next_step="Use a Linux host")
     sockets, programs = await _look(machine)
     names = (only,) if only else EVERY
-    tried = await asyncio.gather(*(_tried(name, machine, sockets.get(name), programs, clock) for name in names))
+    tried = await asyncio.gather(*(_try_engine(name, machine, sockets.get(name), programs, clock) for name in names))
     found = [one for one in tried if isinstance(one, Engine)]
     trouble = {name: one for name, one in zip(names, tried, strict=True) if isinstance(one, Problem)}
     if not found:
@@ -54,26 +54,26 @@ async def survey(
     return found, {name: str(problem) for name, problem in trouble.items()}
 
 
-async def engines(machine: Machine, clock: Clock | None = None, only: EngineName | None = None) -> list[Engine]:
+async def list_engines(machine: Machine, clock: Clock | None = None, only: EngineName | None = None) -> list[Engine]:
     """The engines that answer there, at least one."""
-    return (await survey(machine, clock, only))[0]
+    return (await detect_engines(machine, clock, only))[0]
 
 
-async def the_engine(machine: Machine, clock: Clock, name: EngineName | None) -> Engine:
+async def select_engine(machine: Machine, clock: Clock, name: EngineName | None) -> Engine:
     """The named engine, or the only one."""
-    found = await engines(machine, clock, name)
+    found = await list_engines(machine, clock, name)
     if len(found) > 1:
         names = ", ".join(one.name for one in found)
         raise BadArgument(f"{machine} has several engines", why=f"They are {names}", next_step="Choose one with engine")
     return found[0]
 
 
-async def with_workload(
+async def find_workload(
     machine: Machine, clock: Clock, workload: str, name: EngineName | None
 ) -> tuple[Engine, Workload]:
     """The engine that has a workload of that name, and the workload."""
     request.name(workload)  # it becomes part of a path or command line
-    there, silent = await survey(machine, clock, name)
+    there, silent = await detect_engines(machine, clock, name)
     found = [(engine, one) for engine in there if (one := await engine.find(workload))]
     if len(found) > 1:
         names = ", ".join(engine.name for engine, _ in found)
@@ -97,16 +97,16 @@ async def _look(machine: Machine) -> tuple[dict[str, str], set[str]]:
     return sockets, {line[1] for line in lines if line[0] == "program" and len(line) == 3}
 
 
-async def _tried(
+async def _try_engine(
     name: EngineName, machine: Machine, socket: str | None, programs: Iterable[str], clock: Clock
 ) -> Engine | Problem | None:
     try:
-        return await _reached(name, machine, socket, programs, clock)
+        return await _connect(name, machine, socket, programs, clock)
     except Problem as problem:
         return problem
 
 
-async def _reached(
+async def _connect(
     name: EngineName, machine: Machine, socket: str | None, programs: Iterable[str], clock: Clock
 ) -> Engine | None:
     if name in ("lxd", "incus"):
@@ -114,7 +114,7 @@ async def _reached(
         if not socket and program not in programs:
             return None
         try:
-            return await Lxd.reached(name, UnixSocket(machine, socket or _USUAL[name]), clock)
+            return await Lxd.connect(name, UnixSocket(machine, socket or _USUAL[name]), clock)
         except NotFound:  # a program without its daemon
             if socket:
                 raise
@@ -122,12 +122,12 @@ async def _reached(
         except NotConfigured:  # only the program can reach the socket
             if program not in programs:
                 raise
-        return await Lxd.reached(name, LxdQuery(machine, program), clock)
+        return await Lxd.connect(name, LxdQuery(machine, program), clock)
     # Docker belongs to the machine; Podman to the login user, as if the command were typed there.
     root = name == "docker"
     if socket:
         try:
-            return await DockerApi.reached(name, UnixSocket(machine, socket, root=root), clock)
+            return await DockerApi.connect(name, UnixSocket(machine, socket, root=root), clock)
         except Problem:
             if name not in programs:
                 raise

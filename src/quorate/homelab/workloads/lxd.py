@@ -50,8 +50,8 @@ class Lxd(Engine):
         self._api = api
 
     @classmethod
-    async def reached(cls, name: EngineName, api: Api, clock: Clock) -> Lxd:
-        server = _checked(await api.call("GET", "/1.0"))["metadata"] or {}
+    async def connect(cls, name: EngineName, api: Api, clock: Clock) -> Lxd:
+        server = _require_success(await api.call("GET", "/1.0"))["metadata"] or {}
         if server.get("auth") != "trusted":
             raise PermissionMissing(f"{name} does not trust this login", next_step="Log in as root, or join its group")
         return cls(name, api, str((server.get("environment") or {}).get("server_version", "")), clock)
@@ -86,7 +86,7 @@ class Lxd(Engine):
         if answer.status == 404:
             return ""
         if answer.status >= 400:
-            _checked(answer)
+            _require_success(answer)
         return "\n".join(answer.body.decode("utf-8", "replace").splitlines()[-lines:])
 
     async def has_image(self, image: str) -> bool:
@@ -158,17 +158,17 @@ class Lxd(Engine):
             await self._do("POST", place, {"name": name, "type": "custom"})
 
     async def _get(self, path: str) -> Any:
-        return _checked(await self._api.call("GET", path))["metadata"]
+        return _require_success(await self._api.call("GET", path))["metadata"]
 
     async def _do(self, method: str, path: str, body: Any = None, report: Report | None = None) -> None:
         """Make one change and follow its operation to the end."""
-        answer = _checked(await self._api.call(method, path, body))
+        answer = _require_success(await self._api.call(method, path, body))
         if answer.get("type") != "async":
             return
         place = str(answer["operation"])
         deadline = self.clock.monotonic() + OPERATION_SECONDS
         while True:
-            operation = await self._waited(place)
+            operation = await self._wait_operation(place)
             code = int(operation.get("status_code", 0))
             if code == _DONE:
                 return
@@ -176,7 +176,7 @@ class Lxd(Engine):
                 raise TaskFailed(f"The operation of {self.name} failed", why=f"It said: {operation.get('err')}")
             await _tell(operation, report)
 
-    async def _waited(self, place: str) -> dict[str, Any]:
+    async def _wait_operation(self, place: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._get(f"{place}/wait?timeout={GLANCE_SECONDS}")
         return found
 
@@ -188,7 +188,7 @@ def _instance(name: str) -> str:
     return f"/1.0/instances/{quote(name, safe='')}"
 
 
-def _checked(answer: HttpResponse) -> dict[str, Any]:
+def _require_success(answer: HttpResponse) -> dict[str, Any]:
     said = answer.json()
     if not isinstance(said, dict):
         raise ServerFailed("The response does not come from an engine")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorate.homelab.services.compose import compose_of, missing
-from quorate.homelab.workloads.cleanup import Engine, Part, RunningProject, project_on
+from quorate.homelab.services.compose import compose_missing, find_compose
+from quorate.homelab.workloads.cleanup import EngineCommand, ProjectContainer, RunningProject, project_on
 from quorate.inside.transport import Command
 from quorate.problems import Conflict, Problem, TaskFailed
 from quorate.pve.clock import Clock
@@ -35,10 +35,10 @@ async def require_files(project: RunningProject) -> None:
         raise Conflict(f"The files of {project.name} are not where they were", why=f"The host said: {said}")
 
 
-async def compose_command(engine: Engine) -> tuple[str, ...]:
-    found = await compose_of(engine.machine)
+async def compose_command(engine: EngineCommand) -> tuple[str, ...]:
+    found = await find_compose(engine.machine)
     if found is None:
-        raise missing(engine.machine)
+        raise compose_missing(engine.machine)
     return found
 
 
@@ -73,7 +73,7 @@ async def _run(project: RunningProject, compose: tuple[str, ...], *argv: str, se
         raise TaskFailed(f"{compose[-1]} {argv[0]} of {project.name} failed", why=f"It said: {said}")
 
 
-async def _image_id(engine: Engine, image: str) -> str:
+async def _image_id(engine: EngineCommand, image: str) -> str:
     output = await engine.output("image", "inspect", "--format", "{{.Id}}", image)
     return output.stdout.decode("utf-8", "replace").strip() if output.exit_code == 0 else ""
 
@@ -96,7 +96,7 @@ async def _until_well(project: RunningProject, clock: Clock) -> RunningProject:
         await clock.sleep(EVERY)
 
 
-async def _log(engine: Engine, one: Part) -> list[str]:
+async def _log(engine: EngineCommand, one: ProjectContainer) -> list[str]:
     output = await engine.output("logs", "--tail", str(LOG_LINES), one.id)
     text = output.stdout + output.stderr
     return text.decode("utf-8", "replace").splitlines()[-LOG_LINES:]
@@ -106,7 +106,7 @@ async def _rolled_back(
     project: RunningProject,
     compose: tuple[str, ...],
     services: tuple[str, ...],
-    wanted: list[Part],
+    wanted: list[ProjectContainer],
     clock: Clock,
     problem: Problem,
 ) -> Problem:

@@ -129,9 +129,9 @@ class UnixSocket:
         elif output.exit_code == 0 and exchange.status:
             exchange.close()
         else:
-            raise self._curl_failed(output, method)
+            raise self._curl_problem(output, method)
 
-    def _curl_failed(self, output: Output, method: str) -> Problem:
+    def _curl_problem(self, output: Output, method: str) -> Problem:
         said = output.stderr.decode("utf-8", "replace").strip()[-500:]
         if output.exit_code in _BROKE_OFF:
             return _no_answer(f"The response of {self.path} on {self.machine} was lost", method, said)

@@ -13,20 +13,20 @@ from quorate.hints import HOST_ADMIN_SETUP, Advice, either
 from quorate.homelab.admin import removal, setup
 from quorate.homelab.admin.account import (
     USUAL_GROUPS,
+    AccountLedger,
+    AccountRecord,
     AccountState,
     FormerLogin,
-    Ledger,
-    Made,
-    checked_account,
-    checked_groups,
-    hang_up,
-    look,
+    disconnect,
+    read_account_state,
+    require_account,
+    require_groups,
     try_account,
 )
 from quorate.homelab.admin.keys import AdminKey, admin_key
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import Machine, logged_in_as, registered
+from quorate.homelab.machines import Machine, resolve_host, with_login
 from quorate.operations.hosts.parameters import HostRefs, Key, Password, Port, User, given_login
 from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.machine import machine_action
@@ -78,7 +78,7 @@ async def _setup(homelab: Homelab, found: AdminAccount, *, sudo: bool, register:
     if not adopt:
         _require_ours(found)
     missing_sudo = sudo and found.standing.sudo not in ("ours", "same")
-    setup.require_means(found.machine, found.standing, user=not found.standing.exists, sudo=missing_sudo)
+    setup.require_programs(found.machine, found.standing, user=not found.standing.exists, sudo=missing_sudo)
     if found.standing.sudo == "other" and not found.made.sudo:
         raise Conflict(
             f"/etc/sudoers.d/{account} on {found.machine} is not from Quorate",
@@ -125,14 +125,14 @@ async def host_admin_verify(
 ) -> dict[str, Any] | Table:
     """Log in as the administration account with its key: sudo, groups, and whether docker, lxd, libvirt and kvm can
     be used."""
-    key = admin_key(homelab.settings, checked_account(account))
+    key = admin_key(homelab.settings, require_account(account))
     if key.line is None:
         raise NotFound(
             f"There is no key for an account {account} yet", next_step=Advice("Create both", HOST_ADMIN_SETUP)
         )
 
     async def describe(one: Machine) -> dict[str, Any]:
-        return {"host": str(one), **await try_account(logged_in_as(one, account, key.path))}
+        return {"host": str(one), **await try_account(with_login(one, account, key.path))}
 
     return await describe_each(homelab, host, describe)
 
@@ -245,13 +245,13 @@ class AdminAccount:
     account: str
     key: AdminKey
     standing: AccountState
-    ledger: Ledger
-    made: Made
+    ledger: AccountLedger
+    made: AccountRecord
 
     @property
     def by_key(self) -> Machine:
         """The machine, logged in to as the account."""
-        return logged_in_as(self.machine, self.account, self.key.path)
+        return with_login(self.machine, self.account, self.key.path)
 
     @property
     def made_by_us(self) -> bool:
@@ -275,15 +275,15 @@ async def _find(
     homelab: Homelab, where: Machine, account: str, groups: list[str] | None, *, former: bool = False
 ) -> AdminAccount:
     """`former`: where the host is logged in to as the account itself, by the login that it had before."""
-    checked_account(account)
-    ledger = Ledger(homelab.store, where, account)
+    require_account(account)
+    ledger = AccountLedger(homelab.store, where, account)
     made = await ledger.read()
     if former and made.former is not None and where.target is not None and where.target.user == account:
         where = replace(await _as_before(homelab, where.ref, made.former), ref=where.ref)
     key = admin_key(homelab.settings, account)
-    logged_in_as(where, account, key.path)  # refuses what SSH does not reach
-    wanted = USUAL_GROUPS if groups is None else checked_groups(groups)
-    standing = await look(where, account, key.public, wanted)
+    with_login(where, account, key.path)  # refuses what SSH does not reach
+    wanted = USUAL_GROUPS if groups is None else require_groups(groups)
+    standing = await read_account_state(where, account, key.public, wanted)
     absent = [name for name in wanted if name not in standing.groups]
     if groups and absent:
         raise NotFound(f"There is no group {', '.join(absent)} on {where}")
@@ -303,7 +303,7 @@ def _require_ours(found: AdminAccount) -> None:
 
 
 async def _as_before(homelab: Homelab, host: str, former: FormerLogin) -> Machine:
-    return await registered(
+    return await resolve_host(
         homelab, msgspec.structs.replace(await homelab.hosts.get(host), **msgspec.structs.asdict(former))
     )
 
@@ -326,8 +326,8 @@ async def _forget_account(found: AdminAccount) -> dict[str, Any]:
 def _make_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         await found.ledger.note(user=True, uid=None)
-        await setup.make_user(found.machine, found.account)
-        now = await look(found.machine, found.account, None, ())
+        await setup.create_user(found.machine, found.account)
+        now = await read_account_state(found.machine, found.account, None, ())
         await found.ledger.note(uid=now.uid)
 
     return do
@@ -336,8 +336,8 @@ def _make_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
 def _let_key_in(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         line = found.key.public_line()
-        home = found.standing.home or (await look(found.machine, found.account, None, ())).home
-        await setup.let_key_in(found.machine, found.account, home, line)
+        home = found.standing.home or (await read_account_state(found.machine, found.account, None, ())).home
+        await setup.add_key(found.machine, found.account, home, line)
 
     return do
 
@@ -345,7 +345,7 @@ def _let_key_in(found: AdminAccount) -> Callable[[], Awaitable[None]]:
 def _allow_sudo(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         await found.ledger.note(sudo=True)
-        await setup.allow_sudo(found.machine, found.account)
+        await setup.add_sudo_rule(found.machine, found.account)
 
     return do
 
@@ -357,7 +357,7 @@ def _join(found: AdminAccount) -> list[Action]:
 
     async def do() -> dict[str, Any]:
         await found.ledger.note(groups=tuple(dict.fromkeys((*found.made.groups, *missing))))
-        await setup.join(found.machine, found.account, missing)
+        await setup.add_to_groups(found.machine, found.account, missing)
         return {"joined": list(missing)}
 
     line = f"usermod -aG {','.join(missing)} {found.account}"
@@ -383,22 +383,22 @@ def _register(homelab: Homelab, found: AdminAccount, kept: Host) -> Callable[[],
 def _shut_key_out(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         assert found.key.line is not None
-        await removal.shut_key_out(found.machine, found.account, found.standing.home, found.key.line)
+        await removal.remove_key(found.machine, found.account, found.standing.home, found.key.line)
 
     return do
 
 
 def _forbid_sudo(found: AdminAccount) -> Callable[[], Awaitable[None]]:
-    return lambda: removal.forbid_sudo(found.machine, found.account)
+    return lambda: removal.remove_sudo_rule(found.machine, found.account)
 
 
 def _leave(found: AdminAccount, groups: tuple[str, ...]) -> Callable[[], Awaitable[None]]:
-    return lambda: removal.leave(found.machine, found.account, groups)
+    return lambda: removal.remove_from_groups(found.machine, found.account, groups)
 
 
 def _remove_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
-        hang_up(found.by_key)
+        disconnect(found.by_key)
         await removal.remove_user(found.machine, found.account)
 
     return do

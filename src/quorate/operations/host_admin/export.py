@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.registry import jumps
+from quorate.homelab.registry import resolve_jumps
 from quorate.homelab.selection import select_records
 from quorate.operations.hosts.parameters import HostNames
 from quorate.operations.inside.ansible import Inventory, Value, as_ini, as_json, as_yaml, refuse_templates
@@ -62,7 +62,7 @@ async def _select_hosts(homelab: Homelab, given: str | list[str] | None, label: 
 async def _variables(homelab: Homelab, host: Host) -> dict[str, Value]:
     usual = homelab.settings.ssh.nodes
     through = ",".join(
-        f"{one.user or usual.user or 'root'}@{one.at}" for one in reversed(await jumps(homelab.hosts, host))
+        f"{one.user or usual.user or 'root'}@{one.at}" for one in reversed(await resolve_jumps(homelab.hosts, host))
     )
     if through and not _WAY.fullmatch(through):
         raise BadArgument(

@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from quorate.hints import HOST_VERIFY, OMITTED, Advice, either
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import Host, checked
-from quorate.homelab.selection import SECONDS, Limits, select_records, within_time
-from quorate.homelab.verification import verification
+from quorate.homelab.host import Host, validate_host
+from quorate.homelab.selection import SECONDS, Limits, gather_in_time, select_records
+from quorate.homelab.verification import verify_host
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
 from quorate.operations.hosts.registry import SHOWN_AS, Labels, check_references, keeping
 from quorate.operations.hosts.several import join_answers, join_plans
@@ -58,13 +58,13 @@ async def host_update(
         raise BadArgument("No changes were specified", next_step="Give at least one of the fields")
     if not chosen.several:
         return await _update(homelab, chosen.hosts[0], changes)
-    plans = await within_time(chosen.hosts, lambda old: _update(homelab, old, changes))
+    plans = await gather_in_time(chosen.hosts, lambda old: _update(homelab, old, changes))
     named = zip(map(str, chosen.hosts), plans, strict=True)
     return join_plans(f"Update {', '.join(changes)} of", named, chosen.failures, ("changed",))
 
 
 async def _update(homelab: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
-    new = checked(msgspec.structs.replace(old, **changes))
+    new = validate_host(msgspec.structs.replace(old, **changes))
     if new == old:
         return Plan(f"Update {old}", unchanged=(f"{old} already has these settings",))
     await check_references(homelab, new)
@@ -90,8 +90,8 @@ async def host_verify(homelab: Homelab, host: HostNames, report: Report) -> dict
     chosen = await select_records(homelab, host)
     if not chosen.several:
         [only] = chosen.hosts
-        return {"host": only.name, **await verification(homelab, only)}
-    found = await within_time(chosen.hosts, lambda one: verification(homelab, one), Limits.shared(SECONDS), report)
+        return {"host": only.name, **await verify_host(homelab, only)}
+    found = await gather_in_time(chosen.hosts, lambda one: verify_host(homelab, one), Limits.shared(SECONDS), report)
     named = zip(map(str, chosen.hosts), found, strict=True)
     answers = sorted(named, key=lambda pair: _works(pair[1]))
     table = join_answers(answers, chosen.failures)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, find_machine, require_seen
+from quorate.homelab.machines import Machine, find_machine, require_visible
 from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job, parse_agent_handle
 from quorate.inside.transport import Job
@@ -109,7 +109,7 @@ async def _place(homelab: Homelab, known: BackgroundJob) -> tuple[Cluster | None
     """
     kind, name = known.record.target_kind, known.record.target_id
     if known.record.cluster is None:
-        await require_seen(homelab, name)
+        await require_visible(homelab, name)
         return None, None
     where = next((one for one in homelab.clusters if one.name == known.record.cluster), None)
     if where is None:

@@ -118,4 +118,4 @@ async def host_file_write(
 
 
 def _as(one: Machine, sudo: bool) -> Machine:
-    return one.rooted() if sudo else one
+    return one.with_root() if sudo else one

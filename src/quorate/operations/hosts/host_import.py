@@ -12,11 +12,11 @@ from msgspec import Meta
 
 from quorate.hints import HOST_UPDATE, NAMED, Advice, Sentence, either
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import Host, checked
+from quorate.homelab.host import Host, validate_host
 from quorate.homelab.imports.ansible_inventory import read_inventory
 from quorate.homelab.imports.candidate import Candidate
 from quorate.homelab.imports.ssh_config import read_ssh_config
-from quorate.homelab.verification import verification
+from quorate.homelab.verification import verify_host
 from quorate.inside.interfaces import read_interfaces, usable_addresses
 from quorate.operations.hosts.registry import Labels, keeping
 from quorate.operations.hosts.several import MOST_REASONS, by_reason
@@ -111,7 +111,7 @@ def _group_missing(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
 async def _register(homelab: Homelab, new: Host, lacking: list[str]) -> Action:
     async def perform(_: StepContext) -> ActionResult:
         await homelab.hosts.add(new)
-        verified = await verification(homelab, new)
+        verified = await verify_host(homelab, new)
         login = "works" if verified["verified"] else f"{verified['failed_at']}: {verified['why']}"
         return ActionResult({"at": new.at, "login": login, "missing": "; ".join(lacking)})
 
@@ -123,7 +123,9 @@ async def _register(homelab: Homelab, new: Host, lacking: list[str]) -> Action:
 
 def _host(one: Candidate, labels: tuple[str, ...]) -> Host:
     own = tuple(dict.fromkeys((*one.labels, *labels)))
-    return checked(Host(one.name, one.address, one.port or SSH_PORT, one.user, one.key, jump=one.jump, labels=own))
+    return validate_host(
+        Host(one.name, one.address, one.port or SSH_PORT, one.user, one.key, jump=one.jump, labels=own)
+    )
 
 
 async def _missing(homelab: Homelab, one: Candidate, host: Host, named: set[str]) -> list[str]:
@@ -205,7 +207,7 @@ async def _scan(homelab: Homelab, targets: list[str]) -> list[Candidate]:
     done, devices, _ = await scan_and_record(homelab, targets, [SSH_PORT], seconds=SCAN_SECONDS)
     return [
         Candidate(str(device.name or address).partition(".")[0] if device.name else str(address), str(address))
-        for (address, seen), device in zip(done.seen.items(), devices, strict=True)
+        for (address, seen), device in zip(done.devices.items(), devices, strict=True)
         if SSH_PORT in seen.open
     ]
 

@@ -46,7 +46,7 @@ async def host_logs(
     async def ask(one: Machine, count: int) -> Excerpt:
         asked = {"unit": unit, "path": path, **times, "pattern": pattern, "lines": count, "now": now}
         try:  # the journal shows a plain login only its own lines
-            found = await read_log(one.rooted().transport, **asked)  # type: ignore[arg-type]
+            found = await read_log(one.with_root().transport, **asked)  # type: ignore[arg-type]
         except SudoRefused:
             found = await read_log(one.transport, **asked)  # type: ignore[arg-type]
             found = dataclasses.replace(found, source=f"{found.source}, only what this login may read")

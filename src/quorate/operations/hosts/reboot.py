@@ -26,7 +26,7 @@ async def host_reboot(homelab: Homelab, host: HostRefs) -> Plan:
     """Restart hosts and wait until they answer again, up to `wait`."""
 
     async def prepare(one: Machine) -> Action:
-        rooted = one.rooted()
+        rooted = one.with_root()
         before = await read_boot_id(one.transport)
         if objection := homelab.command_rules.objection(("reboot",)):
             raise objection

@@ -10,12 +10,12 @@ from msgspec import Meta
 
 from quorate.hints import HOST_UPDATE, Advice
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import Host, checked
-from quorate.homelab.registry import jumps
+from quorate.homelab.host import Host, validate_host
+from quorate.homelab.registry import resolve_jumps
 from quorate.homelab.secret_scope import new_pairs, question_about
-from quorate.homelab.selection import select_records, within_time
-from quorate.homelab.services.installations import Ledger
-from quorate.homelab.verification import verification
+from quorate.homelab.selection import gather_in_time, select_records
+from quorate.homelab.services.installations import Installations
+from quorate.homelab.verification import verify_host
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
 from quorate.operations.hosts.several import join_plans
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
@@ -89,7 +89,7 @@ async def host_register(
     verify: Annotated[bool, Meta(description="Log in once it is registered")] = True,
 ) -> Plan:
     """Register a host for SSH. Secrets are given by reference; its host key is trusted by the operator."""
-    new = checked(
+    new = validate_host(
         Host(host, address, port, user, key, password, sudo_password, jump, tuple(labels or ()), display_name or "")
     )
     if await homelab.hosts.find(host):
@@ -98,7 +98,7 @@ async def host_register(
 
     async def perform(_: StepContext) -> ActionResult:
         await homelab.hosts.add(new)
-        return ActionResult(await verification(homelab, new) if verify else {})
+        return ActionResult(await verify_host(homelab, new) if verify else {})
 
     return await keeping(homelab, f"Register {new} at {new.at}", new, perform)
 
@@ -115,7 +115,7 @@ async def host_remove(homelab: Homelab, host: HostNames) -> Plan:
     if not chosen.several:
         return await _removal(homelab, chosen.hosts[0], {chosen.hosts[0].name})
     going = {one.name for one in chosen.hosts}
-    plans = await within_time(chosen.hosts, lambda old: _removal(homelab, old, going))
+    plans = await gather_in_time(chosen.hosts, lambda old: _removal(homelab, old, going))
     named = zip(map(str, chosen.hosts), plans, strict=True)
     return join_plans("Forget", named, chosen.failures, ("records_forgotten",))
 
@@ -128,7 +128,7 @@ async def _removal(homelab: Homelab, old: Host, going: set[str]) -> Plan:
             f"{old} is the jump host of {', '.join(users) or 'another one'}", next_step="Update or remove those first"
         )
 
-    ledger = Ledger(homelab.store)
+    ledger = Installations(homelab.store)
     services = [one.service for one in await ledger.on(host)]
 
     async def perform(_: StepContext) -> ActionResult:
@@ -152,7 +152,7 @@ async def _removal(homelab: Homelab, old: Host, going: set[str]) -> Plan:
 
 async def keeping(homelab: Homelab, summary: str, new: Host, perform: Any) -> Plan:
     line = f"save host {msgspec.json.encode(_as_dict(new), enc_hook=str).decode()}"
-    same = await homelab.address_index.same(new, await homelab.hosts.all())
+    same = await homelab.address_index.find_aliases(new, await homelab.hosts.all())
     warnings = tuple(f"{one} is at the same address, {one.at}" for one in same)
     step = Action(summary, line, perform, Target("host", new.name), becomes=new)
     if unbound := new_pairs(new, await homelab.hosts.everyone()):
@@ -165,7 +165,7 @@ async def check_references(homelab: Homelab, host: Host) -> None:
     for reference in (host.password, host.sudo_password):
         if reference:
             await homelab.secret_store.fetch(reference)
-    await jumps(homelab.hosts, host)
+    await resolve_jumps(homelab.hosts, host)
 
 
 def _login_state(host: Host) -> str:

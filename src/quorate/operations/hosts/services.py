@@ -72,6 +72,6 @@ async def host_service_control(homelab: Homelab, host: HostRefs, service: str, a
 
     async def prepare(one: Machine) -> Action:
         shown = HOST_SERVICE(host=one.name)
-        return control_action(homelab.command_rules, homelab.clock, one.rooted(), service, action, shown)
+        return control_action(homelab.command_rules, homelab.clock, one.with_root(), service, action, shown)
 
     return await plan_each(homelab, host, f"{action.capitalize()} {service} on", prepare, ("before", "now", "enabled"))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from quorate.hints import HOST_REGISTER, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
-from quorate.homelab.selection import SECONDS, Limits, Selection, ask_each, select
+from quorate.homelab.selection import SECONDS, Limits, Selection, ask_reachable, select
 from quorate.operations.machine import machine_label
 from quorate.operations.plan import Action, ActionResult, Call, Failure, Plan, StepContext
 from quorate.operations.registry import Risk, Table, page
@@ -72,7 +72,7 @@ async def _ask_all(
     limits: Limits,
     report: Report | None,
 ) -> Table:
-    answers = await ask_each(chosen.machines, ask, limits, report)
+    answers = await ask_reachable(chosen.machines, ask, limits, report)
     return join_answers(zip(map(machine_label, chosen.machines), answers, strict=True), chosen.failures, columns)
 
 
@@ -163,7 +163,7 @@ async def plan_each(
         await is_node(one)  # whether it answers at all; what it says is remembered for the judgment of the plan
         return await prepare(one)
 
-    answers = await ask_each(chosen.machines, ready, limits)
+    answers = await ask_reachable(chosen.machines, ready, limits)
     plans = [Plan(one.summary, (one,)) if isinstance(one, Action) else one for one in answers]
     return join_plans(summary, zip(map(machine_label, chosen.machines), plans, strict=True), chosen.failures, columns)
 

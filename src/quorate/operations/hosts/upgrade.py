@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import HOST_JOB, HOST_REBOOT, RUN_GUEST_UPDATE, SNAPSHOT_ROLLBACK, Advice, Sentence, Wording
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.machines import Machine, as_guest
+from quorate.homelab.machines import Machine, resolve_guest
 from quorate.inside.jobs import JobRegistry
 from quorate.inside.upgrades import SECONDS, PendingUpdates, apply_script, count_pending, list_pending
 from quorate.operations.commands import CommandJob, CommandRequest, command_job
@@ -117,7 +117,7 @@ class Safeguard:
 
 async def _with_guest(homelab: Homelab, one: Machine) -> Machine:
     try:
-        return await as_guest(homelab, one)
+        return await resolve_guest(homelab, one)
     except Problem as problem:
         raise Conflict(
             f"Whether {machine_label(one)} is a guest that needs a snapshot is not known",

@@ -11,7 +11,7 @@ from msgspec import Meta
 from quorate.hints import INFRA_APPLY, INFRA_PLAN, INFRA_VALIDATE, SERVICE_STATUS, WORKLOAD_GET, Advice, ToolHint, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.diff import Difference, compare, find_superfluous
-from quorate.homelab.infra.document import MOST_COPIES, Document, Item, read
+from quorate.homelab.infra.document import MAX_COPIES, Document, Item, read_document
 from quorate.homelab.infra.plan_store import PlanStore
 from quorate.operations.infra.steps import Steps, gravest
 from quorate.operations.infra.validation import TODO, DocumentText, PlanId, find_differences, the_document
@@ -53,7 +53,7 @@ async def infra_apply(
 async def infra_scale(
     homelab: Homelab,
     name: Annotated[str, Meta(description="Workload or guest of the document")],
-    replicas: Annotated[int, Meta(ge=0, le=MOST_COPIES)],
+    replicas: Annotated[int, Meta(ge=0, le=MAX_COPIES)],
     document: DocumentText | None = None,
     plan: PlanId | None = None,
 ) -> Plan:
@@ -65,7 +65,7 @@ async def infra_scale(
         names = [one.name for one in old.items.values() if hasattr(one.wanted, "replicas")]
         raise NotFound(f"{old.name} has no workload or guest {name!r}", next_step=f"Available: {', '.join(names)}")
     scaled = Item(item.kind, name, msgspec.structs.replace(item.wanted, replicas=replicas))
-    wanted = read(Document(old.name, {**old.items, name: scaled}).to_builtins())
+    wanted = read_document(Document(old.name, {**old.items, name: scaled}).to_builtins())
     differences = await compare(homelab, wanted, name)
     if changed := [one for one in differences if one.act == "update"]:
         raise Conflict(
@@ -81,7 +81,7 @@ async def infra_scale(
 
 async def _having(homelab: Homelab, name: str) -> Document:
     entries = await PlanStore(homelab.store).entries()
-    found = [document for entry in entries.values() if name in (document := read(entry.document)).items]
+    found = [document for entry in entries.values() if name in (document := read_document(entry.document)).items]
     if len(found) == 1:
         return found[0]
     if found:

@@ -15,7 +15,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import backups, device_backup
 from quorate.homelab.infra.archive import DeviceBackup, Piece, Reader
 from quorate.homelab.infra.device_backup import SECTIONS, Section
-from quorate.homelab.machines import Machine, find_machine, require_seen
+from quorate.homelab.machines import Machine, find_machine, require_visible
 from quorate.operations.infra.devices import DeviceRef, bare, find_device
 from quorate.operations.machine import machine_action, machine_read
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext
@@ -77,7 +77,7 @@ async def infra_backup_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Backups of the configuration of devices, newest first: what infra_rollback can go back to."""
-    kept = await backups.everything(homelab)
+    kept = await backups.list_backups(homelab)
     seen = {
         name for name in {one for entry in kept.values() for one in entry["devices"]} if await _is_seen(homelab, name)
     }
@@ -93,7 +93,7 @@ async def infra_backup_list(
 
 async def _is_seen(homelab: Homelab, name: str) -> bool:
     try:
-        await require_seen(homelab, name)
+        await require_visible(homelab, name)
     except Problem:
         return False
     return True
@@ -134,7 +134,7 @@ class _Reading:
         self, homelab: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool
     ) -> None:
         self._places = places
-        self._begin = partial(backups.begin, homelab, scope, name, data=data)
+        self._begin = partial(backups.begin_backup, homelab, scope, name, data=data)
         self._backup: backups.Backup | None = None
         self._tasks: dict[str, asyncio.Task[DeviceBackup]] = {}
 
@@ -181,7 +181,7 @@ async def infra_rollback(
 ) -> Plan:
     """Restore devices to the state of a backup: files and containers are restored, what was added later is removed.
     Then everything is read again and compared, hash by hash. Packages stay as they are."""
-    reader = await backups.opened(homelab, backup)
+    reader = await backups.open_backup(homelab, backup)
     sections = _sections(reader, scope)
     chosen = _devices(reader, devices)
     steps: list[Action] = []
@@ -189,8 +189,8 @@ async def infra_rollback(
     places: list[tuple[DeviceBackup, Machine]] = []
     for then in chosen:
         machine = await find_machine(homelab, then.device)
-        await backups.ensure_same(then, machine)
-        now = await device_backup.look(homelab, machine, sections)
+        await backups.require_same_machine(then, machine)
+        now = await device_backup.read_device_state(homelab, machine, sections)
         places.append((then, machine))
         steps += [_step(homelab, reader, machine, verb, piece) for verb, piece in _in_order(then, now, sections)]
         if data:
@@ -226,9 +226,9 @@ def _devices(reader: Reader, devices: list[str] | None) -> list[DeviceBackup]:
     return [present[one] for one in wanted]
 
 
-def _in_order(then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[tuple[str, Piece]]:
+def _in_order(then: DeviceBackup, now: device_backup.DeviceState, sections: list[str]) -> list[tuple[str, Piece]]:
     """What was added later goes first: it may hold a port or a name. Then files, then what reads them."""
-    todo = device_backup.differing(then, now, sections)
+    todo = device_backup.diff_pieces(then, now, sections)
     return sorted(todo, key=lambda one: (one[0] != "drop", one[1].kind != "file"))
 
 
@@ -242,7 +242,7 @@ def _step(homelab: Homelab, reader: Reader, machine: Machine, verb: str, piece: 
             raise
         return ActionResult({"more_than_then": more[:SHOWN]} if more else {})
 
-    line = device_backup.described(verb, piece)
+    line = device_backup.describe_change(verb, piece)
     return machine_action(machine, f"{verb.capitalize()} {piece.name} on {machine}", line, perform, writes=True)
 
 
@@ -251,35 +251,37 @@ async def _do(
 ) -> list[str]:
     """Of data, the files that came later: they are left."""
     if piece.kind == "data":
-        return await device_backup.put_data(homelab, machine, piece, reader.content(piece.member))
+        return await device_backup.restore_volume(homelab, machine, piece, reader.content(piece.member))
     if piece.kind == "file":
         if verb == "drop":
-            await device_backup.drop_file(machine, piece.name)
+            await device_backup.remove_file(machine, piece.name)
         elif device_backup.is_unit(piece):
-            await device_backup.put_unit(machine, piece, reader.content(piece.member))
+            await device_backup.restore_unit(machine, piece, reader.content(piece.member))
         else:
-            await device_backup.put_file(machine, piece, reader.content(piece.member))
+            await device_backup.restore_file(machine, piece, reader.content(piece.member))
     elif verb == "drop":
-        await device_backup.drop_workload(homelab, machine, piece)
+        await device_backup.remove_workload(homelab, machine, piece)
     else:
         content = reader.content(piece.member)
-        await device_backup.put_workload(homelab, machine, piece, content, replaces=verb == "replace", report=report)
+        await device_backup.restore_workload(
+            homelab, machine, piece, content, replaces=verb == "replace", report=report
+        )
     return []
 
 
-def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.Look, sections: list[str]) -> list[str]:
+def _remarks(reader: Reader, then: DeviceBackup, now: device_backup.DeviceState, sections: list[str]) -> list[str]:
     """What a rollback does not restore."""
     remarks = [f"{then.device}: {what} was not in the backup: {why}" for what, why in then.cannot.items()]
     remarks += [f"{then.device}: {what} cannot be read: {why}" for what, why in now.cannot.items()]
-    written = {piece.section for _, piece in device_backup.differing(then, now, sections) if piece.kind == "file"}
+    written = {piece.section for _, piece in device_backup.diff_pieces(then, now, sections) if piece.kind == "file"}
     if waiting := sorted(written & {"network", "schedules", "ssh"}):
         remarks.append(
             f"{then.device}: files of {', '.join(waiting)} take effect after the programs that read them are restarted"
         )
     pieces = [one for one in then.pieces if one.kind == "packages" and one.section in sections]
-    present = [one for one in now.taken if one.piece.kind == "packages"]
+    present = [one for one in now.pieces if one.piece.kind == "packages"]
     if pieces and present and pieces[0].sha256 != present[0].piece.sha256:
-        others = device_backup.packages_differ(reader.content(pieces[0].member), present[0].content)
+        others = device_backup.diff_packages(reader.content(pieces[0].member), present[0].content)
         remarks.append(f"{then.device}: {len(others)} packages differ and stay: {', '.join(others[:10])}")
     return remarks
 
@@ -290,9 +292,10 @@ async def _verify_rollback(
     """Read everything again. Any difference makes the rollback a failure, whatever the steps reported."""
     wrong, compared = [], 0
     for then, machine in places:
-        now = await device_backup.look(homelab, machine, sections)
+        now = await device_backup.read_device_state(homelab, machine, sections)
         wrong += [
-            f"{then.device}: {device_backup.described(*one)}" for one in device_backup.differing(then, now, sections)
+            f"{then.device}: {device_backup.describe_change(*one)}"
+            for one in device_backup.diff_pieces(then, now, sections)
         ]
         compared += sum(one.section in sections and one.kind in ("file", "workload") for one in then.pieces)
     if wrong:

@@ -10,10 +10,10 @@ from quorate.hints import DEVICE_DECOMMISSION, GUEST_DELETE, Advice, append_advi
 from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.infra.dependants import Dependants, dependants
+from quorate.homelab.infra.dependants import Dependants, find_dependants
 from quorate.homelab.infra.workload_move import Move, prepare_move
 from quorate.homelab.machines import Machine, find_machine
-from quorate.homelab.workloads.engines import engines
+from quorate.homelab.workloads.engines import list_engines
 from quorate.operations.hosts.parameters import HostRef
 from quorate.operations.hosts.registry import host_remove
 from quorate.operations.infra.devices import DeviceRef, bare, find_device
@@ -40,7 +40,7 @@ async def device_decommission(
     ref, machine, known = await find_device(homelab, device)
     _require_plain(machine)
     ref = bare(ref)
-    needed = await dependants(homelab, ref, machine)
+    needed = await find_dependants(homelab, ref, machine)
     other = await find_machine(homelab, move_to) if move_to else None
     moves = await _moves(homelab, machine, needed, other, data=data, force=force) if other else []
     left = needed.sentences if not move_to else [*needed.others, *([needed.unknown] if needed.unknown else [])]
@@ -91,7 +91,7 @@ async def _moves(
         raise BadArgument(f"{other} is the device itself", next_step="Name another host")
     if not needed.workloads:
         return []
-    engines_there = await engines(other, homelab.clock)
+    engines_there = await list_engines(other, homelab.clock)
     found = []
     for engine, one in needed.workloads:
         target = next((each for each in engines_there if each.name == engine.name), engines_there[0])
@@ -112,11 +112,11 @@ def _moving(machine: Machine, other: Machine, move: Move, *, data: bool) -> tupl
     name, image = move.workload.name, move.spec.image
 
     async def make_ready(context: StepContext) -> ActionResult:
-        return ActionResult({"image": await move.make_ready(context.report)})
+        return ActionResult({"image": await move.prepare_image(context.report)})
 
     async def carry(context: StepContext) -> ActionResult:
         try:
-            done = await move.carry(context.report, data=data)
+            done = await move.execute(context.report, data=data)
         except Problem as problem:
             again = "What was moved before it stays moved; call again to continue from here"
             problem.advice = append_advice(problem.advice, again)

@@ -15,7 +15,7 @@ from quorate.homelab.infra.device_backup import SECTIONS
 from quorate.homelab.infra.units import AsRoot
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads import request
-from quorate.homelab.workloads.engines import with_workload
+from quorate.homelab.workloads.engines import find_workload
 from quorate.inside import names, services
 from quorate.operations.infra.backup import backup_steps
 from quorate.operations.infra.devices import DeviceRef, find_device, unit_step
@@ -49,7 +49,7 @@ async def device_update(
 ) -> Plan:
     """Change a device: services, containers, host name, SSH logins, and cores or memory of a guest."""
     ref, machine, _ = await find_device(homelab, device)
-    wanted = asked.checked(changes)
+    wanted = asked.parse_changes(changes)
     if machine.transport.system != "posix" and wanted != asked.Changes(resources=wanted.resources):
         raise NotConfigured(f"That is not supported for this device: {machine} is not a POSIX system")
     steps: list[Call | Action] = [*await _workloads(homelab, ref, machine, wanted)]
@@ -86,11 +86,11 @@ async def _workloads(homelab: Homelab, ref: str, machine: Machine, wanted: asked
 
 
 async def _replacement_step(homelab: Homelab, machine: Machine, name: str, change: asked.WorkloadChange) -> Action:
-    engine, old = await with_workload(machine, homelab.clock, name, None)
+    engine, old = await find_workload(machine, homelab.clock, name, None)
     if change.image is not None:
         request.image(change.image)
     memory = parse_size(change.memory, unit="M") if change.memory else None
-    spec = asked.changed_spec(await engine.spec_of(name), change, memory)
+    spec = asked.apply_workload_change(await engine.spec_of(name), change, memory)
 
     async def perform(context: StepContext) -> ActionResult:
         now = await engine.find(name)
@@ -123,7 +123,7 @@ async def _unit(homelab: Homelab, machine: Machine, given: str, change: asked.Se
     """Its file first, then whether it starts with the system, then whether it runs."""
     name = names.require_service(given, machine.transport.system)
     steps = []
-    if change.unit is not None and await units.content(machine, name) != change.unit:
+    if change.unit is not None and await units.read_unit(machine, name) != change.unit:
         steps.append(unit_step(homelab, machine, name, change.unit))
     if change.enabled is not None:
         steps.append(_service(homelab, machine, name, "enable" if change.enabled else "disable"))
@@ -139,7 +139,7 @@ def _of_system(machine: Machine, wanted: asked.Changes) -> list[Action]:
         summary, line = f"Set the hostname of {machine} to {hostname}", f"hostname {hostname}"
         found.append(machine_action(machine, summary, line, _by(lambda: asked.set_hostname(machine, hostname))))
     if wanted.security != asked.SecurityChange():
-        asked.require_way_back(machine, wanted.security)
+        asked.require_login_afterwards(machine, wanted.security)
         line = f"{asked.SSHD_FILE}: {'; '.join(asked.sshd_lines(wanted.security)[0])}"
         summary = f"Set who may log in to {machine}"
         found.append(machine_action(machine, summary, line, _by(lambda: asked.set_sshd(machine, wanted.security))))

@@ -55,10 +55,10 @@ def is_named(homelab: Homelab, name: str) -> bool:
 
 
 def unit_step(homelab: Homelab, machine: Machine, name: str, text: str) -> Action:
-    content, named = units.checked(name, text), is_named(homelab, name)
+    content, named = units.require_unit_text(name, text), is_named(homelab, name)
 
     async def perform(context: StepContext) -> ActionResult:
-        return ActionResult(await units.put(machine, homelab.clock, name, content, wait=context.wait))
+        return ActionResult(await units.install_unit(machine, homelab.clock, name, content, wait=context.wait))
 
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     line = f"write {units.file_of(name)} (sha256 {digest}), enable and restart it"
@@ -68,7 +68,7 @@ def unit_step(homelab: Homelab, machine: Machine, name: str, text: str) -> Actio
 
 def unit_removal(homelab: Homelab, machine: Machine, name: str) -> Action:
     async def perform(context: StepContext) -> ActionResult:
-        return ActionResult(await units.drop(machine, homelab.clock, name, wait=context.wait))
+        return ActionResult(await units.remove_unit(machine, homelab.clock, name, wait=context.wait))
 
     line = f"stop and disable {name}, remove {units.file_of(name)}"
     return machine_action(machine, f"Remove the unit {name} from {machine}", line, perform, writes=True)

@@ -13,17 +13,17 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.infra.diff import (
     Difference,
-    cluster_named,
+    build_spec,
     difference,
-    guest_called,
-    place_in,
-    wanted_spec,
+    find_cluster,
+    find_guest,
+    find_target_machine,
 )
 from quorate.homelab.infra.document import Document, Item, WantedGuest, WantedHost, WantedWorkload
-from quorate.homelab.infra.plan_store import Made, PlanStore
+from quorate.homelab.infra.plan_store import ManagedObject, PlanStore
 from quorate.homelab.machines import find_machine
 from quorate.homelab.secret_scope import new_pairs, question_about, secrets_in
-from quorate.homelab.services.installations import Ledger, place_of
+from quorate.homelab.services.installations import Installations, machine_ref
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.model import Spec
 from quorate.operations.argument_checks import convert_arguments
@@ -71,7 +71,7 @@ class Steps:
         because = await self._sends_secrets(one, becomes)
         risk = Risk.DESTROY if because else risk
         return Action(
-            one.says, line, self._with_record(one, perform), target, needs, where, risk, because,
+            one.summary, line, self._with_record(one, perform), target, needs, where, risk, because,
             opens=not named, becomes=becomes,
         )  # fmt: skip
 
@@ -99,7 +99,7 @@ class Steps:
         """Plan it with its own tool, which raises any objection; returns the warnings of that plan."""
         if one.item.kind != "guest":
             return tuple(map(str, (await self._plan_of(one)).warnings))
-        cluster = cluster_named(self._homelab, one.place)
+        cluster = find_cluster(self._homelab, one.place)
         plan = await self._guest_plan(cluster, one)
         cluster.reserved_vmids -= plan.claimed_vmids
         return tuple(map(str, plan.warnings))
@@ -112,15 +112,15 @@ class Steps:
             new = one.item.wanted.host(one.name) if one.item.wanted is not None else None
             return Target("host", one.name), (), None, new, None
         if one.item.kind == "guest":
-            cluster = cluster_named(homelab, one.place)
-            row = await guest_called(cluster, one.name)
+            cluster = find_cluster(homelab, one.place)
+            row = await find_guest(cluster, one.name)
             target = Target(row.kind, str(row.vmid), row.name, row.node) if row else None
             self._guest_plans[one.name] = plan = await self._guest_plan(cluster, one)
             return target, tuple(plan.api_calls), cluster, None, None
         if one.item.wanted is None:
             machine = await find_machine(homelab, one.place)
         else:
-            found = await place_in(homelab, self._document, one.item)
+            found = await find_target_machine(homelab, self._document, one.item)
             if found is None:
                 return self._future_reach(self._document.items[one.item.place])
             machine = found
@@ -130,7 +130,7 @@ class Steps:
         """A machine that the document makes: judged by what it will be, and by the step that makes it."""
         if isinstance(maker.wanted, WantedHost):
             return Target("host", maker.name), (), None, maker.wanted.host(maker.name), None
-        return None, (), cluster_named(self._homelab, maker.wanted.cluster), None, None
+        return None, (), find_cluster(self._homelab, maker.wanted.cluster), None, None
 
     def _line(self, one: Difference) -> str:
         """What is approved: every field; of variables only the names, of secrets only where they are."""
@@ -147,7 +147,7 @@ class Steps:
 
     def _with_record(self, one: Difference, perform: Perform) -> Perform:
         """Recorded before and after, so that an interrupted step is known."""
-        step = one.says
+        step = one.summary
 
         async def perform_and_record(context: StepContext) -> ActionResult:
             made = self._record_of(one)
@@ -171,7 +171,7 @@ class Steps:
 
         return perform_and_record
 
-    def _record_of(self, one: Difference) -> Made:
+    def _record_of(self, one: Difference) -> ManagedObject:
         """What the step creates; a guest is also identified by its vmid, because names are reused."""
         plan = self._guest_plans.get(one.name) if (one.item.kind, one.act) == ("guest", "create") else None
         numbers = set(plan.claimed_vmids) if plan else set()
@@ -204,7 +204,7 @@ class Steps:
 
     async def _require_judged(self, item: Item, target: Target | None, where: Cluster | None) -> None:
         """A host that was missing when the rules were checked may turn out to be a node or guest with its own rules."""
-        machine = await place_in(self._homelab, self._document, item)
+        machine = await find_target_machine(self._homelab, self._document, item)
         same = machine is not None and (machine.where.name if machine.where else "") == (where.name if where else "")
         if machine is None or not same or (target is not None and machine_target(machine) != target):
             raise Conflict(
@@ -222,7 +222,7 @@ class Steps:
         return perform
 
     async def _carried_out(self, one: Difference, context: StepContext) -> ActionResult:
-        cluster = cluster_named(self._homelab, one.place)
+        cluster = find_cluster(self._homelab, one.place)
         return ActionResult(await context.carry_out(cluster, self._guest_plans[one.name], context.wait, context.report))
 
     async def _plan_of(self, now: Difference) -> Plan:
@@ -232,7 +232,7 @@ class Steps:
         if now.item.kind == "workload":
             from quorate.operations.workloads.lifecycle import workload_deploy
 
-            spec = await wanted_spec(self._homelab, self._document, now.item, now.name, now.number)
+            spec = await build_spec(self._homelab, self._document, now.item, now.name, now.number)
             return await workload_deploy(
                 self._homelab, await self._ref(now.item), now.name, wanted.image, wanted.engine,
                 [str(port) for port in spec.ports], list(wanted.volumes), dict(spec.env), list(wanted.command),
@@ -241,7 +241,7 @@ class Steps:
             )  # fmt: skip
         if wanted.unit:
             machine = await find_machine(self._homelab, await self._ref(now.item))
-            return Plan(now.says, (unit_step(self._homelab, machine, now.name, wanted.unit),))
+            return Plan(now.summary, (unit_step(self._homelab, machine, now.name, wanted.unit),))
         from quorate.operations.services.install import service_install
 
         return await service_install(self._homelab, now.name, await self._ref(now.item), dict(wanted.settings))
@@ -251,9 +251,9 @@ class Steps:
         maker = self._document.items.get(item.place)
         if maker is None or maker.kind != "guest":
             return item.place
-        cluster = cluster_named(self._homelab, maker.wanted.cluster)
+        cluster = find_cluster(self._homelab, maker.wanted.cluster)
         cluster.inventory.forget()
-        row = await guest_called(cluster, maker.name)
+        row = await find_guest(cluster, maker.name)
         return f"{cluster.name}/{row.vmid}" if row else item.place
 
     async def _host_plan(self, now: Difference) -> Plan:
@@ -272,7 +272,7 @@ class Steps:
         if now.act == "remove":
             from quorate.operations.provision.guest_delete import guest_delete
 
-            row = await guest_called(cluster, now.name)
+            row = await find_guest(cluster, now.name)
             return await guest_delete(cluster, row.vmid if row else now.name, stop=True)
         if now.act == "update":
             return await self._guest_update(cluster, now)
@@ -282,7 +282,7 @@ class Steps:
         from quorate.operations.guests.options import guest_configure
         from quorate.operations.guests.power import guest_power
 
-        row = await guest_called(cluster, now.name)
+        row = await find_guest(cluster, now.name)
         ref: int | str = row.vmid if row else now.name
         wanted = {field: value for field, _, value in now.changes}
         calls: list[Call | Action] = []
@@ -291,7 +291,7 @@ class Steps:
             calls += (await guest_configure(cluster, ref, **hardware)).calls
         if "running" in wanted:
             calls += (await guest_power(cluster, ref, "start" if wanted["running"] else "shutdown")).calls
-        return Plan(now.says, tuple(calls))
+        return Plan(now.summary, tuple(calls))
 
 
 async def new_guest(cluster: Cluster, name: str, wanted: WantedGuest) -> Plan:
@@ -321,8 +321,8 @@ async def removal(homelab: Homelab, one: Difference) -> Plan:
         return await workload_remove(homelab, one.place, one.name, engine=one.engine or None)  # type: ignore[arg-type]
     if one.item.kind == "service":
         machine = await find_machine(homelab, one.place)
-        if await Ledger(homelab.store).find(place_of(machine), one.name) is None:
-            return Plan(one.says, (unit_removal(homelab, machine, one.name),))
+        if await Installations(homelab.store).find(machine_ref(machine), one.name) is None:
+            return Plan(one.summary, (unit_removal(homelab, machine, one.name),))
         from quorate.operations.services.install import service_uninstall
 
         return await service_uninstall(homelab, one.name, one.place)

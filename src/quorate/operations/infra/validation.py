@@ -11,7 +11,7 @@ from quorate.hints import INFRA_APPLY, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import validation
 from quorate.homelab.infra.diff import Difference, compare, find_superfluous
-from quorate.homelab.infra.document import Document, Fault, examined, read
+from quorate.homelab.infra.document import Document, Fault, examine_document, read_document
 from quorate.homelab.infra.plan_store import Entry, PlanStore
 from quorate.operations.infra.steps import Steps
 from quorate.operations.registry import Risk, operation
@@ -28,9 +28,9 @@ async def the_document(homelab: Homelab, document: str | dict[str, Any] | None, 
     if (document is None) == (plan is None):
         raise BadArgument("Give either document or plan, not both", next_step="Give either document or plan")
     if document is not None:
-        return await asyncio.to_thread(read, document)
+        return await asyncio.to_thread(read_document, document)
     assert plan is not None
-    return await PlanStore(homelab.store).planned(plan)
+    return await PlanStore(homelab.store).load_plan(plan)
 
 
 SHOWN = 200
@@ -50,7 +50,7 @@ async def infra_validate(
     ] = "comprehensive",
 ) -> dict[str, Any]:
     """Check an infrastructure document: syntax, dependencies, cycles, names, ports, secrets, hosts, capacity."""
-    wanted, faults = await asyncio.to_thread(examined, document)
+    wanted, faults = await asyncio.to_thread(examine_document, document)
     found = validation.Findings(errors=list(faults))
     if not faults:
         await validation.references(homelab, wanted, found)

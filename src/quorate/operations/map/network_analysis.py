@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from quorate.hints import NETWORK_DISCOVER, Advice, either
 from quorate.homelab.devices.analysis import SEVERITIES, findings
-from quorate.homelab.devices.suggestions import NEEDS, Room, node_rooms, ranked, rooms
+from quorate.homelab.devices.suggestions import NEEDS, Room, node_rooms, rank_rooms, rooms
 from quorate.homelab.devices.visibility import visible_devices
 from quorate.homelab.homelab import Homelab
 from quorate.operations.registry import Risk, Table, operation, page
@@ -45,7 +45,7 @@ async def network_analyze(
         "looked_into": sum(one.facts is not None for one in devices),
         "systems": dict(systems.most_common(20)),
         "segments": {
-            one.network: len(one.spots) + sum(len(spot.guests) for spot in one.spots) for one in map_.segments
+            one.network: len(one.devices) + sum(len(spot.guests) for spot in one.devices) for one in map_.segments
         },
         **({"no_answer": seen.silent} if seen.silent else {}),
     }
@@ -83,7 +83,7 @@ async def network_suggest(
         raise NotFound(
             "Nothing is known of any machine's free resources", next_step=Advice("Measure them first", NETWORK_DISCOVER)
         )
-    order = ranked(candidates, need)
+    order = rank_rooms(candidates, need)
     fits = [one for one in order if not one.objections]
     others = [one for one in order if one.objections]
     return {

@@ -10,7 +10,7 @@ from msgspec import Meta
 from quorate.hints import HOST_REGISTER, Advice, either
 from quorate.homelab.devices.device import Device
 from quorate.homelab.devices.store import Devices
-from quorate.homelab.devices.survey import Look, look_at_all
+from quorate.homelab.devices.survey import SurveyResult, survey_machines
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.selection import expand_all
 from quorate.operations.hosts.parameters import HostRefs
@@ -57,7 +57,7 @@ async def network_discover(
         done, _, _ = await scan_and_record(homelab, scan, None, seconds=seconds * SCAN_SHARE, report=report)
         known = {host.address for host in await homelab.hosts.all()}
         refs += [
-            str(one.address) for one in done.seen.values() if SSH_PORT in one.open and str(one.address) not in known
+            str(one.address) for one in done.devices.values() if SSH_PORT in one.open and str(one.address) not in known
         ]
     if not refs:
         raise BadArgument(
@@ -65,7 +65,7 @@ async def network_discover(
             next_step=either(Advice("Register hosts", HOST_REGISTER), Advice("give {scan}", scan="")),
         )
     left = max(1.0, seconds - (asyncio.get_running_loop().time() - begun))
-    looks = await look_at_all(homelab, refs, at_once=concurrency, seconds=left, report=report)
+    looks = await survey_machines(homelab, refs, at_once=concurrency, seconds=left, report=report)
     kept = Devices(homelab.store)
     found = await _record_looks(kept, homelab.clock.time(), looks, rows)
     table = page(
@@ -98,7 +98,9 @@ async def _cluster_rows(homelab: Homelab) -> dict[str, Resource]:
     return found
 
 
-async def _record_looks(kept: Devices, now: float, looks: list[Look], rows: dict[str, Resource]) -> dict[str, Device]:
+async def _record_looks(
+    kept: Devices, now: float, looks: list[SurveyResult], rows: dict[str, Resource]
+) -> dict[str, Device]:
     """Store what was seen, and what is offline or stopped."""
     seen = [look for look in looks if look.seen is not None]
     devices = await kept.record_sightings([look.seen for look in seen if look.seen is not None], now)
@@ -113,7 +115,7 @@ async def _record_looks(kept: Devices, now: float, looks: list[Look], rows: dict
     return found
 
 
-def _row(look: Look, device: Device | None, changed: set[int]) -> list[Any]:
+def _row(look: SurveyResult, device: Device | None, changed: set[int]) -> list[Any]:
     if device is None:
         return [look.ref, None, "", "", "", "", look.why]
     system = device.facts.system if device.facts else None

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from quorate.hints import NETWORK_DISCOVER, NETWORK_SCAN, Advice, either
 from quorate.homelab import map_drawing
-from quorate.homelab.devices.sitemap import Sitemap, Spot
+from quorate.homelab.devices.sitemap import MapDevice, Sitemap
 from quorate.homelab.devices.store import Devices, find_device
 from quorate.homelab.devices.visibility import visible_devices
 from quorate.homelab.homelab import Homelab
@@ -44,18 +44,18 @@ async def network_map(
     count = sum(1 for _ in map_.everything())
     if not count:
         raise NotFound("The map is empty", next_step=Advice("Find devices first", NETWORK_DISCOVER, NETWORK_SCAN))
-    if count > map_drawing.MOST_SPOTS:
+    if count > map_drawing.MAX_DEVICES:
         raise BadArgument(
             f"{count} devices are too many for a picture",
             next_step=Advice(f"Narrow it with {{segment}}: {_networks(map_)}", segment=""),
         )
     facts = {"devices": count, "segments": [one.network for one in map_.segments], **_silent(map_)}
     if format == "mermaid":
-        return {**facts, "mermaid": map_drawing.mermaid(map_)}
+        return {**facts, "mermaid": map_drawing.render_mermaid(map_)}
     title = f"Homelab {segment}" if segment else "Homelab"
-    drawn = map_drawing.drawn(map_, title, f"{count} devices · {moment(homelab.clock.time())}")
+    drawn = map_drawing.draw_map(map_, title, f"{count} devices · {moment(homelab.clock.time())}")
     if format == "svg":
-        return {**facts, "svg": map_drawing.svg(drawn)}
+        return {**facts, "svg": map_drawing.render_svg(drawn)}
     png = await asyncio.to_thread(_png)
     return IllustratedFacts(facts, (await asyncio.to_thread(png, drawn),))
 
@@ -78,7 +78,9 @@ def _narrow_to_segment(map_: Sitemap, segment: str) -> Sitemap:
     except ValueError:
         raise BadArgument(f"{segment!r} is not a segment", next_step=f"Available: {_networks(map_)}") from None
     found = [
-        replace(one, spots=[_with_guests_in(one.network, spot) for spot in (*one.spots, *one.visitors)], visitors=[])
+        replace(
+            one, devices=[_with_guests_in(one.network, spot) for spot in (*one.devices, *one.visitors)], visitors=[]
+        )
         for one in map_.segments
         if one.network == str(wanted)
     ]
@@ -87,7 +89,7 @@ def _narrow_to_segment(map_: Sitemap, segment: str) -> Sitemap:
     return Sitemap(found, [], map_.silent)
 
 
-def _with_guests_in(network: str, spot: Spot) -> Spot:
+def _with_guests_in(network: str, spot: MapDevice) -> MapDevice:
     """Without its guests that have addresses only elsewhere."""
     return replace(spot, guests=[one for one in spot.guests if not one.addresses or one.address_in(network)])
 
@@ -119,7 +121,7 @@ def _table(map_: Sitemap, limit: int, offset: int) -> Table:
     return table
 
 
-def _own_segment(map_: Sitemap, spot: Spot) -> str | None:
+def _own_segment(map_: Sitemap, spot: MapDevice) -> str | None:
     """Where the address of a guest is, if that is not the segment of its node, below which the map shows it."""
     if not spot.address:
         return None
@@ -128,7 +130,7 @@ def _own_segment(map_: Sitemap, spot: Spot) -> str | None:
     return next((one for one in visited if address in ipaddress.ip_network(one)), None)
 
 
-def _row(network: str, on: str, spot: Spot) -> list[Any]:
+def _row(network: str, on: str, spot: MapDevice) -> list[Any]:
     memory = size(spot.memory) if spot.memory else ""
     address = (spot.address_in(network) if network else "") or spot.address
     return [

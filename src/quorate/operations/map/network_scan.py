@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.hints import NETWORK_SCAN, Advice
-from quorate.homelab.devices.absence import absent
+from quorate.homelab.devices.absence import find_absent
 from quorate.homelab.devices.device import Device, Sighting, bare
 from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.network import scan, targets
-from quorate.homelab.network.probe import Pace, Scan, Seen
+from quorate.homelab.network.probe import Pace, Scan, ScannedDevice
 from quorate.homelab.network.targets import Address
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import shortlist
@@ -50,7 +50,7 @@ async def network_scan(
     rows = [
         [str(one.address), device.id, str(device), one.mac, ", ".join(map(str, sorted(one.open))),
          _load_devices(device) or hosts.get(str(one.address), "")]
-        for one, device in zip(done.seen.values(), devices, strict=True)
+        for one, device in zip(done.devices.values(), devices, strict=True)
     ]  # fmt: skip
     table = page(("address", "device", "name", "mac", "open_ports", "known_as"), rows, limit=limit, offset=offset)
     table.facts = {"engine": done.engine, "answered": len(rows), **_gone_facts(gone), **_rest(done)}
@@ -72,19 +72,19 @@ async def scan_and_record(
     numbers = targets.ports(ports) if ports else list(targets.USUAL_PORTS)
     pace = Pace(homelab.clock, rate, homelab.probes)
     done = await scan.scan(places, numbers, pace, seconds=seconds, engine=engine, report=report)
-    done.seen = dict(sorted(done.seen.items(), key=lambda item: (item[0].version, int(item[0]))))
+    done.devices = dict(sorted(done.devices.items(), key=lambda item: (item[0].version, int(item[0]))))
     kept, now = Devices(homelab.store), homelab.clock.time()
-    mark_absent = await absent(await kept.all(), done, places, pace)
+    mark_absent = await find_absent(await kept.all(), done, places, pace)
     left = {bare(one) for device in mark_absent for one in device.addresses}
-    done.seen = {place: one for place, one in done.seen.items() if not (one.quiet and str(place) in left)}
-    devices = await kept.record_sightings([_sighting(one) for one in done.seen.values()], now)
+    done.devices = {place: one for place, one in done.devices.items() if not (one.quiet and str(place) in left)}
+    devices = await kept.record_sightings([_sighting(one) for one in done.devices.values()], now)
     met = {one.id for one in devices}
     gone = [one for one in mark_absent if one.id not in met]
     await kept.mark_absent([one.id for one in gone], now)
     return done, devices, gone
 
 
-def _sighting(one: Seen) -> Sighting:
+def _sighting(one: ScannedDevice) -> Sighting:
     return Sighting(
         name=one.name,
         address=str(one.address),

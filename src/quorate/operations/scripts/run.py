@@ -20,9 +20,9 @@ from quorate.hints import (
 )
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, find_machine
-from quorate.homelab.scripts.download import Fetched, fetch_script
+from quorate.homelab.scripts.download import ScriptDownload, fetch_script
 from quorate.homelab.scripts.index import Index
-from quorate.homelab.scripts.script import Script, described
+from quorate.homelab.scripts.script import Script, parse_script
 from quorate.homelab.scripts.unattended_run import RUNNER, environment
 from quorate.inside.jobs import JobRegistry
 from quorate.inside.transport import KEPT_BYTES
@@ -139,9 +139,9 @@ async def _free(cluster: Cluster, ctid: int | None) -> int:
     )
 
 
-def _system(known: Script, fetched: Fetched) -> dict[str, str]:
+def _system(known: Script, fetched: ScriptDownload) -> dict[str, str]:
     """Some scripts ask for the container's system unless it is given."""
-    own = described(known.path, fetched.text)
+    own = parse_script(known.path, fetched.text)
     return {} if own.os or not known.os else {"var_os": known.os}
 
 
@@ -174,7 +174,7 @@ def _one_line(words: dict[str, str]) -> str:
     return " / ".join(lines[-LAST_LINES:])[-LONGEST_EXCERPT:]
 
 
-def _describe(script: Script, fetched: Fetched, vmid: int) -> dict[str, Any]:
+def _describe(script: Script, fetched: ScriptDownload, vmid: int) -> dict[str, Any]:
     text = fetched.text
     more: dict[str, Any] = {}
     if len(text) > LONGEST_SHOWN:
@@ -193,7 +193,7 @@ def _describe(script: Script, fetched: Fetched, vmid: int) -> dict[str, Any]:
     }
 
 
-def _warnings(fetched: Fetched) -> tuple[str, ...]:
+def _warnings(fetched: ScriptDownload) -> tuple[str, ...]:
     strangers = "It is third-party code, and root on the node can do anything to every guest there"
     more = fetched.runs_also
     if not more:

@@ -14,7 +14,7 @@ from quorate.homelab.machines import Machine
 from quorate.homelab.secret_scope import question_about
 from quorate.homelab.selection import PROGRAMS_AT_ONCE, Limits, select
 from quorate.homelab.services.health import wait_until_healthy
-from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
+from quorate.homelab.services.installations import Installation, Installations, machine_address, machine_ref
 from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import VERSION, Ansible, Template
 from quorate.operations.hosts.parameters import HostRefs
@@ -69,14 +69,14 @@ async def install(
             raise TaskFailed(f"The playbook ran, but {template.title} is not healthy", why=wrong, facts=run.as_dict())
         return {"changed": run.changed, **run.as_dict(), **({"health": "ok"} if template.health else {})}
 
-    entry = Installed(
+    entry = Installation(
         template.id,
-        place_of(machine),
+        machine_ref(machine),
         "ansible",
         "installing",
         chosen.version,
         chosen.without_secrets,
-        at=address_of(machine),
+        at=machine_address(machine),
     )
     hidden = tuple(chosen.values[name] for name in chosen.secret)
     does = f"Run the playbook of {template.title} on {machine}"
@@ -100,7 +100,7 @@ async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, d
             f"The catalog does not say how to remove {template.title}",
             next_step="Add `uninstall` to its template, or remove it manually",
         )
-    ledger, where = Ledger(homelab.store), place_of(machine)
+    ledger, where = Installations(homelab.store), machine_ref(machine)
     old = await ledger.find(where, template.id)
     if old is None:
         raise NotFound(f"{template.title} was not installed on {machine} by this server")
@@ -121,7 +121,7 @@ async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, d
 async def _choose_settings(
     homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any]
 ) -> ChosenSettings:
-    old = await Ledger(homelab.store).find(place_of(machine), template.id)
+    old = await Installations(homelab.store).find(machine_ref(machine), template.id)
     lost = [name for name, one in template.parameters.items() if one.type == "secret" and name not in given]
     if old and old.method == "ansible" and lost:
         raise BadArgument(

@@ -11,9 +11,17 @@ import msgspec
 from quorate.hints import SERVICE_CHECK, SERVICE_INSTALL, WORKLOAD_REMOVE, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, digest, install_docker, missing
+from quorate.homelab.services.compose import (
+    DOCKER,
+    PreviousInstallation,
+    Project,
+    compose_missing,
+    digest,
+    find_compose,
+    install_docker,
+)
 from quorate.homelab.services.health import find_health_problem
-from quorate.homelab.services.installations import Installed, Ledger, State, address_of, place_of
+from quorate.homelab.services.installations import Installation, Installations, State, machine_address, machine_ref
 from quorate.homelab.services.rollout import bring_up
 from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import VERSION, Template
@@ -35,13 +43,13 @@ async def install(
         collect_requirements,
     )  # many parsers, for those who need them
 
-    command = await compose_of(machine)
+    command = await find_compose(machine)
     if command is None and not docker:
-        raise missing(machine)
+        raise compose_missing(machine)
     project = Project(machine, command or DOCKER, homelab.settings.services_folder, template.id)
     chosen = await choose(template, given, await project.environment(), homelab.secret_store)
-    old = await Ledger(homelab.store).find(place_of(machine), template.id)
-    former = await project.former(template) if command else Former()
+    old = await Installations(homelab.store).find(machine_ref(machine), template.id)
+    former = await project.read_previous(template) if command else PreviousInstallation()
     facts = await collect_requirements(machine)
     rows = check_requirements(template, chosen.values, facts, project.folder, former.values if former.images else {})
     lacking = [row for row in rows if row.verdict is Verdict.MISSING]
@@ -62,7 +70,7 @@ async def install(
 
 async def upgrade(homelab: Homelab, machine: Machine, template: Template, to: str | None) -> Plan:
     project = await _project(homelab, machine, template)
-    former = await project.former(template)
+    former = await project.read_previous(template)
     if not former.files:
         raise NotFound(f"{template.title} is not on {machine}", next_step=Advice("Install it", SERVICE_INSTALL))
     environment = await project.environment()
@@ -74,14 +82,14 @@ async def upgrade(homelab: Homelab, machine: Machine, template: Template, to: st
     warnings = (
         "The previous version is restored if the new one does not become healthy, but the data keeps its changes",
     )
-    old = await Ledger(homelab.store).find(place_of(machine), template.id)
+    old = await Installations(homelab.store).find(machine_ref(machine), template.id)
     return Rollout(homelab, project, template, chosen, former).plan(does, "upgrading", warnings, old)
 
 
 async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, data: bool) -> Plan:
     project = await _project(homelab, machine, template)
-    former = await project.former(template)
-    ledger, where = Ledger(homelab.store), place_of(machine)
+    former = await project.read_previous(template)
+    ledger, where = Installations(homelab.store), machine_ref(machine)
     old = await ledger.find(where, template.id)
     if not former.files and old is None:
         raise NotFound(f"{template.title} is not on {machine}")
@@ -98,7 +106,7 @@ async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, d
             await project.delete()
             await ledger.forget(where, template.id)
             return {"removed": template.id, "data": "deleted"}
-        kept = old or Installed(template.id, where, "compose", "removed")
+        kept = old or Installation(template.id, where, "compose", "removed")
         await ledger.keep(msgspec.structs.replace(kept, state="removed", why=""))
         return {"removed": template.id, "data": f"kept in {project.folder}"}
 
@@ -141,9 +149,9 @@ async def status(homelab: Homelab, machine: Machine, template: Template) -> dict
 
 
 async def _project(homelab: Homelab, machine: Machine, template: Template) -> Project:
-    command = await compose_of(machine)
+    command = await find_compose(machine)
     if command is None:
-        raise missing(machine)
+        raise compose_missing(machine)
     return Project(machine, command, homelab.settings.services_folder, template.id)
 
 
@@ -155,19 +163,19 @@ class Rollout:
     project: Project
     template: Template
     chosen: ChosenSettings
-    former: Former
+    former: PreviousInstallation
     needs_docker: bool = False
 
-    def plan(self, does: str, state: State, warnings: tuple[str, ...], old: Installed | None) -> Plan:
+    def plan(self, does: str, state: State, warnings: tuple[str, ...], old: Installation | None) -> Plan:
         template, project, chosen, machine = self.template, self.project, self.chosen, self.project.machine
-        entry = Installed(
+        entry = Installation(
             template.id,
-            place_of(machine),
+            machine_ref(machine),
             "compose",
             state,
             chosen.version,
             chosen.without_secrets,
-            at=address_of(machine),
+            at=machine_address(machine),
         )
         hidden = tuple(chosen.values[name] for name in chosen.secret)
         line = describe_command(project.line("up", "--detach"), template, chosen)

@@ -10,7 +10,7 @@ from quorate.hints import SERVICE_INSTALL, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.selection import SECONDS, Limits
-from quorate.homelab.services.installations import Ledger, place_of
+from quorate.homelab.services.installations import Installations, machine_ref
 from quorate.homelab.services.template import Method, Template
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import plan_each
@@ -88,7 +88,7 @@ async def service_upgrade(
         how = await _method(homelab, machine, template)
         if how == "compose":
             return await compose.upgrade(homelab, machine, template, to)
-        if await Ledger(homelab.store).find(place_of(machine), template.id) is None:
+        if await Installations(homelab.store).find(machine_ref(machine), template.id) is None:
             raise NotFound(
                 f"{template.title} was not installed on {machine} by this server",
                 next_step=Advice("Install it", SERVICE_INSTALL),
@@ -138,7 +138,7 @@ async def service_uninstall(
 
 async def _method(homelab: Homelab, machine: Machine, template: Template) -> Method:
     """As it was installed, else the usual one."""
-    entry = await Ledger(homelab.store).find(place_of(machine), template.id)
+    entry = await Installations(homelab.store).find(machine_ref(machine), template.id)
     return entry.method if entry else template.method()
 
 

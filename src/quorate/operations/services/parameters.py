@@ -14,8 +14,8 @@ from msgspec import Meta
 from quorate.hints import SERVICE_STATUS, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.secret_scope import question_about
-from quorate.homelab.services.catalogue import catalogue
-from quorate.homelab.services.installations import RENEW_SECONDS, Installed, Ledger
+from quorate.homelab.services.catalogue import load_catalogue
+from quorate.homelab.services.installations import RENEW_SECONDS, Installation, Installations
 from quorate.homelab.services.rollout import FORMER, RUNS_AGAIN
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.deployments import Deployment
@@ -32,7 +32,7 @@ ServiceSettings = Annotated[
 
 
 def template_of(homelab: Homelab, service: str) -> Template:
-    return catalogue(homelab.settings.catalogue).find(service)
+    return load_catalogue(homelab.settings.catalogue).find(service)
 
 
 def bind_secrets(plan: Plan, references: Collection[str], host: str) -> Plan:
@@ -48,15 +48,15 @@ def bind_secrets(plan: Plan, references: Collection[str], host: str) -> Plan:
 
 
 def install_exclusively(
-    homelab: Homelab, entry: Installed, work: Work, hidden: tuple[str, ...] = (), old: Installed | None = None
+    homelab: Homelab, entry: Installation, work: Work, hidden: tuple[str, ...] = (), old: Installation | None = None
 ) -> Perform:
     """Work that puts a service there, in place of `old`."""
     return work_exclusively(homelab, entry.host, entry.service, with_record(homelab, entry, work, old), hidden)
 
 
-def with_record(homelab: Homelab, entry: Installed, work: Work, old: Installed | None = None) -> Work:
+def with_record(homelab: Homelab, entry: Installation, work: Work, old: Installation | None = None) -> Work:
     """The record says that it was begun, and then how it went."""
-    ledger = Ledger(homelab.store)
+    ledger = Installations(homelab.store)
 
     async def begun(report: Report) -> dict[str, Any]:
         await ledger.keep(entry)
@@ -78,7 +78,7 @@ def with_record(homelab: Homelab, entry: Installed, work: Work, old: Installed |
 
 def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
     """Work on a service that may outlast the call and that only one server does at a time."""
-    ledger = Ledger(homelab.store)
+    ledger = Installations(homelab.store)
 
     async def perform(context: StepContext) -> ActionResult:
         claim = await ledger.begin_work(host, service)
@@ -91,7 +91,7 @@ def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidd
                 renewing.cancel()
                 await ledger.end_work(claim)
 
-        facts = await Deployment(homelab.store, host, f"service {service}", hidden).followed(
+        facts = await Deployment(homelab.store, host, f"service {service}", hidden).follow(
             exclusively, context.wait, context.report, homelab.ssh.pool
         )
         if facts is None:
@@ -102,7 +102,7 @@ def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidd
     return perform
 
 
-async def _keep_renewing(ledger: Ledger, claim: str) -> None:
+async def _keep_renewing(ledger: Installations, claim: str) -> None:
     """As long as this server runs, no other takes over the work."""
     while True:
         await asyncio.sleep(RENEW_SECONDS)

@@ -20,8 +20,8 @@ from quorate.hints import (
 )
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, find_machine
-from quorate.homelab.services.compose import DOCKER, Former, Project, compose_of, project_line
-from quorate.homelab.services.installations import Installed
+from quorate.homelab.services.compose import DOCKER, PreviousInstallation, Project, find_compose, project_line
+from quorate.homelab.services.installations import Installation
 from quorate.homelab.services.settings import ChosenSettings, choose
 from quorate.homelab.services.template import Method, Template, bytes_of
 from quorate.inside.transport import Command
@@ -161,7 +161,7 @@ class _Journey:
             raise
         self._made.set()
         chosen = self._chosen
-        entry = Installed(
+        entry = Installation(
             self._template.id, self._where, "compose", "installing", chosen.version, chosen.without_secrets
         )
         try:
@@ -173,9 +173,11 @@ class _Journey:
 
     async def _install(self, report: Report) -> dict[str, Any]:
         guest = await _wait_until_reachable(self._homelab, self._cluster, self._vmid, report)
-        command = await compose_of(guest)
+        command = await find_compose(guest)
         project = Project(guest, command or DOCKER, self._homelab.settings.services_folder, self._template.id)
-        rollout = Rollout(self._homelab, project, self._template, self._chosen, Former(), needs_docker=command is None)
+        rollout = Rollout(
+            self._homelab, project, self._template, self._chosen, PreviousInstallation(), needs_docker=command is None
+        )
         return await rollout.work(report)
 
 

@@ -13,11 +13,11 @@ from quorate.hints import ANSIBLE_CHECK, TERRAFORM_REFRESH, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.selection import select
-from quorate.homelab.services.catalogue import catalogue
-from quorate.homelab.services.compose import compose_of
+from quorate.homelab.services.catalogue import load_catalogue
+from quorate.homelab.services.compose import find_compose
 from quorate.homelab.services.health import find_health_problem
-from quorate.homelab.services.installations import Installed, Ledger, State, place_of
-from quorate.homelab.services.places import gone_places
+from quorate.homelab.services.installations import Installation, Installations, State, machine_ref
+from quorate.homelab.services.places import find_stale_hosts
 from quorate.homelab.services.settings import require_known
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.deployments import Deployment
@@ -55,11 +55,11 @@ async def service_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Services that can be installed on hosts, and where they are installed."""
-    known = catalogue(homelab.settings.catalogue)
+    known = load_catalogue(homelab.settings.catalogue)
     wanted = (words or "").lower().split()
     shown = [one for one in known.services.values() if all(word in _text(one) for word in wanted)]
-    installed = await Ledger(homelab.store).everything()
-    gone = await gone_places(homelab, installed)
+    installed = await Installations(homelab.store).everything()
+    gone = await find_stale_hosts(homelab, installed)
     rows = [
         [one.id, one.title, one.about, ", ".join(one.methods), one.version, _hosts(one.id, installed, gone)]
         for one in shown
@@ -81,7 +81,7 @@ async def service_list(
 async def service_info(homelab: Homelab, service: ServiceName) -> dict[str, Any]:
     """What a service needs, its settings, health check, backup paths, and where it is installed."""
     one = template_of(homelab, service)
-    installed = await Ledger(homelab.store).everything()
+    installed = await Installations(homelab.store).everything()
     health = one.health
     asked = health and (
         " ".join(health.command) or (f"GET {health.http} at {health.port}" if health.http else f"port {health.port}")
@@ -102,7 +102,7 @@ async def service_info(homelab: Homelab, service: ServiceName) -> dict[str, Any]
         **({"homepage": one.homepage} if one.homepage else {}),
         **({"notes": one.notes} if one.notes else {}),
         "origin": one.origin,
-        "installed_on": _hosts(one.id, installed, await gone_places(homelab, installed)),
+        "installed_on": _hosts(one.id, installed, await find_stale_hosts(homelab, installed)),
     }  # fmt: skip
 
 
@@ -128,13 +128,13 @@ async def service_check(
     given = {name: str(value) for name, value in (settings or {}).items()}
 
     async def check(machine: Machine) -> tuple[dict[str, Any], list[Requirement]]:
-        old = await Ledger(homelab.store).find(place_of(machine), one.id)
+        old = await Installations(homelab.store).find(machine_ref(machine), one.id)
         facts = await collect_requirements(machine)
         own = old.settings if old and old.state == "installed" else {}
         rows = check_requirements(one, {**own, **given}, facts, homelab.settings.services_folder, own)
         if one.compose:
             try:
-                command = await compose_of(machine)
+                command = await find_compose(machine)
                 found, verdict = " ".join(command or ()), Verdict.OK if command else Verdict.MISSING
             except Problem as problem:
                 found, verdict = str(problem), Verdict.NOT_KNOWN
@@ -166,12 +166,12 @@ async def service_status(
     homelab: Homelab, host: HostRefs, service: ServiceName | None = None
 ) -> dict[str, Any] | Table:
     """Services on hosts: what runs, health, version, and what differs from what was installed."""
-    ledger = Ledger(homelab.store)
+    ledger = Installations(homelab.store)
     template = template_of(homelab, service) if service is not None else None
 
     async def one_service(machine: Machine, template: Template) -> dict[str, Any]:
         await _require_reached(machine)
-        return await _status(homelab, machine, template, await ledger.find(place_of(machine), template.id))
+        return await _status(homelab, machine, template, await ledger.find(machine_ref(machine), template.id))
 
     async def of_several(machine: Machine) -> Table:
         found = [await one_service(machine, template)] if template else (await services_on(homelab, machine))[0]
@@ -190,11 +190,11 @@ async def service_status(
 
 async def services_on(homelab: Homelab, machine: Machine) -> tuple[list[dict[str, Any]], int]:
     """The status of those that were installed there, and how many are left out."""
-    where = place_of(machine)
-    known = catalogue(homelab.settings.catalogue).services
-    entries = [entry for entry in await Ledger(homelab.store).everything() if entry.host == where]
+    where = machine_ref(machine)
+    known = load_catalogue(homelab.settings.catalogue).services
+    entries = [entry for entry in await Installations(homelab.store).everything() if entry.host == where]
 
-    async def describe(entry: Installed) -> dict[str, Any]:
+    async def describe(entry: Installation) -> dict[str, Any]:
         if template := known.get(entry.service):
             return await _status(homelab, machine, template, entry)
         return {"service": entry.service, "kept": entry.state, "state": GONE}
@@ -208,11 +208,11 @@ async def _require_reached(machine: Machine) -> None:
     await machine.transport.run(shell_script(":"), seconds=REACHED_SECONDS)
 
 
-async def _status(homelab: Homelab, machine: Machine, template: Template, entry: Installed | None) -> dict[str, Any]:
+async def _status(homelab: Homelab, machine: Machine, template: Template, entry: Installation | None) -> dict[str, Any]:
     method = entry.method if entry else template.method()
-    deployment = Deployment(homelab.store, place_of(machine), f"service {template.id}")
+    deployment = Deployment(homelab.store, machine_ref(machine), f"service {template.id}")
     underway = await deployment.state()
-    if not await Ledger(homelab.store).is_worked_on(place_of(machine), template.id):
+    if not await Installations(homelab.store).is_worked_on(machine_ref(machine), template.id):
         if entry is not None and entry.state in UNFINISHED:
             entry = await _resolve_interrupted_entry(homelab, machine, template, entry)
         if underway.get("state") == "going on":
@@ -234,8 +234,8 @@ async def _status(homelab: Homelab, machine: Machine, template: Template, entry:
 
 
 async def _resolve_interrupted_entry(
-    homelab: Homelab, machine: Machine, template: Template, entry: Installed
-) -> Installed:
+    homelab: Homelab, machine: Machine, template: Template, entry: Installation
+) -> Installation:
     """The server that was doing it has died: the host shows how far it got, and the record is updated."""
     if entry.method == "compose":
         found = await _status_or_reason(compose.status(homelab, machine, template))
@@ -254,7 +254,7 @@ async def _resolve_interrupted_entry(
     why = "" if works else f"The server died while it was {entry.state} it; on the host: {now}"
     state: State = "installed" if works else "failed"
     new = msgspec.structs.replace(entry, state=state, why=why, version=version)
-    await Ledger(homelab.store).keep(new)
+    await Installations(homelab.store).keep(new)
     return new
 
 
@@ -266,12 +266,12 @@ async def _status_or_reason(asked: Any) -> dict[str, Any]:
     return found
 
 
-def _hosts(service: str, installed: list[Installed], gone: Mapping[str, str]) -> str:
+def _hosts(service: str, installed: list[Installation], gone: Mapping[str, str]) -> str:
     found = [entry for entry in installed if entry.service == service and entry.state != "removed"]
     return ", ".join(_at(entry, gone.get(entry.host, "")) for entry in found)
 
 
-def _at(entry: Installed, gone: str) -> str:
+def _at(entry: Installation, gone: str) -> str:
     remark = gone or ("" if entry.state == "installed" else entry.state)
     return f"{entry.host} ({remark})" if remark else entry.host
 

@@ -10,7 +10,7 @@ from quorate.hints import SERVICE_LIST, Advice, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.services.health import wait_until_healthy
-from quorate.homelab.services.installations import Installed, Ledger, address_of, place_of
+from quorate.homelab.services.installations import Installation, Installations, machine_address, machine_ref
 from quorate.homelab.services.programs import private_folder, ssh_of, trusted_keys, write_private
 from quorate.homelab.services.settings import choose
 from quorate.homelab.services.template import Template
@@ -27,7 +27,7 @@ PLAN_SECONDS = 300.0
 
 def workspace(homelab: Homelab, machine: Machine, template: Template) -> Workspace:
     template.method("terraform")
-    return Workspace(homelab.settings.work, place_of(machine), template.id)
+    return Workspace(homelab.settings.work, machine_ref(machine), template.id)
 
 
 async def plan_changes(
@@ -61,14 +61,14 @@ def applying(homelab: Homelab, machine: Machine, template: Template, saved: Save
     shown = {name: value for name, value in values.items() if name not in hidden}
     secret = tuple(values[name] for name in hidden if name in values)
     homelab.secret_store.revealed.update(secret)  # the plan may have been made before this server was started
-    entry = Installed(
+    entry = Installation(
         template.id,
-        place_of(machine),
+        machine_ref(machine),
         "terraform",
         "installing",
         values.get("version", ""),
         shown,
-        at=address_of(machine),
+        at=machine_address(machine),
     )
 
     async def work(report: Report) -> dict[str, Any]:
@@ -109,7 +109,7 @@ async def destroying(homelab: Homelab, machine: Machine, template: Template) -> 
             next_step=see("See what was", SERVICE_LIST),
         )
     saved = await plan_changes(homelab, machine, template, {}, "destroy")
-    ledger, where = Ledger(homelab.store), place_of(machine)
+    ledger, where = Installations(homelab.store), machine_ref(machine)
     does = f"Destroy {template.title} on {machine}: {len(saved.changes)} resources"
 
     async def work(report: Report) -> dict[str, Any]:

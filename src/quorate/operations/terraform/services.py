@@ -75,7 +75,7 @@ async def terraform_apply(
 
     async def prepare(machine: Machine) -> Plan:
         at = workspace(homelab, machine, template)
-        return applying(homelab, machine, template, await at.saved(_own(at, machine, plans)))
+        return applying(homelab, machine, template, await at.load_plan(_own(at, machine, plans)))
 
     return await plan_each(homelab, host, f"Apply the plan for {template.title} on", prepare, ("done",))
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 from quorate.hints import NAMED, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.terraform_export.container import CONTAINER, container
-from quorate.homelab.terraform_export.hcl import Block, Names, Reference, written
+from quorate.homelab.terraform_export.hcl import Block, Names, Reference, render_blocks
 from quorate.homelab.terraform_export.virtual_machine import VM, virtual_machine
 from quorate.operations.guests.queries import Filter
 from quorate.operations.registry import GuestRefs, Risk, operation
@@ -55,7 +55,7 @@ async def terraform_export(
         "total": len(chosen),
         **({"next_offset": end} if end < len(chosen) else {}),
         **({"left_out": left_out} if left_out else {}),
-        "content": written([*_head(), *blocks] if offset == 0 else blocks),
+        "content": render_blocks([*_head(), *blocks] if offset == 0 else blocks),
         "next": "Put it into a file NAME.tf, set PROXMOX_VE_ENDPOINT and PROXMOX_VE_API_TOKEN, then run "
         "`terraform plan`: it should import and change nothing. Fix what it would change before you apply",
     }

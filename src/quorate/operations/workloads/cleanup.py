@@ -10,7 +10,7 @@ from msgspec import Meta
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads import cleanup
-from quorate.homelab.workloads.cleanup import Kind, Waste, engine_on
+from quorate.homelab.workloads.cleanup import Kind, UnusedObject, engine_on
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import answer_each, plan_each
 from quorate.operations.machine import machine_action, machine_label, machine_read
@@ -61,7 +61,7 @@ async def workload_prune(
 
     async def prepare(one: Machine) -> Action:
         engine = await engine_on(one)
-        found = await cleanup.waste(engine, what or DEFAULT)
+        found = await cleanup.find_unused(engine, what or DEFAULT)
         label = machine_label(one)
         if not found:
             return machine_read(one, f"Remove nothing from {label}: everything is in use", "nothing", _nothing)
@@ -85,7 +85,7 @@ async def _nothing(_: StepContext) -> ActionResult:
     return ActionResult({"removed": 0})
 
 
-def _ids(found: list[Waste]) -> str:
+def _ids(found: list[UnusedObject]) -> str:
     by_kind: Mapping[str, list[str]] = {
         kind: [one.id for one in found if one.kind == kind] for kind in {f.kind for f in found}
     }

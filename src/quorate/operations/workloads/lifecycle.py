@@ -12,12 +12,12 @@ from quorate.command_secrets import without_secrets
 from quorate.hints import WORKLOAD_GET, Advice, either, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.installations import place_of
+from quorate.homelab.services.installations import machine_ref
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.docker_shapes import shown_command
 from quorate.homelab.workloads.engine import Engine
-from quorate.homelab.workloads.engines import the_engine, with_workload
+from quorate.homelab.workloads.engines import find_workload, select_engine
 from quorate.homelab.workloads.model import EngineName, Power, Pull, Restart, Spec, Workload
 from quorate.inside.posix_script import shell_script
 from quorate.operations.hosts.parameters import HostRefs
@@ -96,7 +96,7 @@ async def _deployment(
     homelab: Homelab, machine: Machine, spec: Spec, engine: EngineName | None, *, replace: bool, named: bool
 ) -> Plan:
     name, image = spec.name, spec.image
-    found = await the_engine(machine, homelab.clock, engine)
+    found = await select_engine(machine, homelab.clock, engine)
     if objection := found.objection(spec):
         raise BadArgument(f"{found.name} cannot do that", why=objection)
     old = await found.find(name)
@@ -111,7 +111,7 @@ async def _deployment(
 
     async def perform(context: StepContext) -> ActionResult:
         await _ensure_same(found, name, old)
-        done = await Deployment(homelab.store, place_of(machine), name, spec.env.values()).followed(
+        done = await Deployment(homelab.store, machine_ref(machine), name, spec.env.values()).follow(
             lambda tell: found.deploy(spec, tell, replace=replace), context.wait, context.report, homelab.ssh.pool
         )
         if done is None:
@@ -163,7 +163,7 @@ async def workload_power(
     """Start, stop or restart a workload."""
 
     async def prepare(machine: Machine) -> Plan:
-        found, old = await with_workload(machine, homelab.clock, name, engine)
+        found, old = await find_workload(machine, homelab.clock, name, engine)
         does = f"{action.capitalize()} {old} on {machine}"
         if action != "restart" and old.running == (action == "start") and old.state not in ("paused", "restarting"):
             return Plan(does, unchanged=(f"{old} is already {old.state}",))
@@ -197,7 +197,7 @@ async def workload_remove(
     """Stop and remove a workload with all data outside volumes. Named volumes and paths of the host stay."""
 
     async def prepare(machine: Machine) -> Plan:
-        found, old = await with_workload(machine, homelab.clock, name, engine)
+        found, old = await find_workload(machine, homelab.clock, name, engine)
 
         async def perform(_: StepContext) -> ActionResult:
             await _ensure_same(found, name, old)

@@ -9,7 +9,7 @@ from msgspec import Meta
 from quorate.hints import WORKLOAD_LIST, see
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.services.installations import place_of
+from quorate.homelab.services.installations import machine_ref
 from quorate.homelab.workloads.cleanup import engine_on, project_on
 from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.project_update import compose_command, require_files, update
@@ -62,7 +62,7 @@ async def _project_plan(homelab: Homelab, machine: Machine, project: str, wanted
                 raise Conflict(f"{project} has changed since it was planned", next_step="Nothing was done; look again")
             return await update(now, compose, wanted, homelab.clock, report)
 
-        done = await Deployment(homelab.store, place_of(machine), f"project {project}").followed(
+        done = await Deployment(homelab.store, machine_ref(machine), f"project {project}").follow(
             work, context.wait, context.report, homelab.ssh.pool
         )
         if done is None:

@@ -13,12 +13,12 @@ from quorate.command_secrets import without_secrets
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.selection import select
-from quorate.homelab.services.installations import place_of
+from quorate.homelab.services.installations import machine_ref
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.docker_shapes import shown_command
 from quorate.homelab.workloads.engine import Engine
-from quorate.homelab.workloads.engines import survey, with_workload
+from quorate.homelab.workloads.engines import detect_engines, find_workload
 from quorate.homelab.workloads.model import EngineName, Workload
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import answer_each, describe_each
@@ -55,7 +55,7 @@ async def workload_list(
     """Containers of hosts, running or not: Docker, Podman, LXD, Incus."""
 
     async def describe(machine: Machine) -> Table:
-        found, silent = await survey(machine, homelab.clock, engine)
+        found, silent = await detect_engines(machine, homelab.clock, engine)
         rows = [
             [
                 one.engine,
@@ -87,10 +87,10 @@ async def workload_get(
     """One workload: state, health, ports, volumes, limits, restarts, image and its digest."""
 
     async def describe(machine: Machine) -> dict[str, Any]:
-        deployment = await Deployment(homelab.store, place_of(machine), name).state()
+        deployment = await Deployment(homelab.store, machine_ref(machine), name).state()
         extra = {"deployment": deployment} if deployment else {}
         try:
-            _, found = await with_workload(machine, homelab.clock, name, engine)
+            _, found = await find_workload(machine, homelab.clock, name, engine)
         except NotFound:
             if not deployment:
                 raise
@@ -160,14 +160,14 @@ class _LogQuery:
         return Table(LOG, rows, len(rows), facts={"host": machine.name, **no_answer})
 
     async def _read(self, machine: Machine, name: str, lines: int) -> tuple[Engine, Workload, list[str]]:
-        engine, one = await with_workload(machine, self.homelab.clock, name, self.engine)
+        engine, one = await find_workload(machine, self.homelab.clock, name, self.engine)
         return engine, one, (await engine.logs(name, lines, self.begin)).splitlines()[-lines:]
 
     async def _members(self, machine: Machine) -> list[str]:
         """The workloads of a Compose project where the name is that of a project; else those that are named."""
         if not self.may_be_project:
             return self.names
-        found, _ = await survey(machine, self.homelab.clock, self.engine)
+        found, _ = await detect_engines(machine, self.homelab.clock, self.engine)
         everything = [one for each in found for one in await each.list()]
         [name] = self.names
         if any(one.name == name for one in everything):

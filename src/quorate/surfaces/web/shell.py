@@ -113,13 +113,13 @@ class ShellPages:
             await Freeze(self.store).require_none()
             await self._prove(socket)
             await Freeze(self.store).require_none()  # the person took their time
-            invitation = self.shells.take_up(token)
+            invitation = self.shells.redeem(token)
             if invitation is None:
                 return "The link has already been used, or has expired."
             try:
                 return await self._open(socket, invitation)
             finally:
-                self.shells.ended()
+                self.shells.release()
         except (Rejection, Problem) as problem:
             return str(problem)
         except TimeoutError:
@@ -157,7 +157,7 @@ class ShellPages:
         begun = clock.monotonic()
         await self.audit.record(_entry(invitation, socket.scope, clock, Outcome.TERMINAL_OPENED))  # or there is none
         try:
-            terminal = await Terminal.open(invitation.place, invitation.argv, Screen())
+            terminal = await Terminal.open(invitation.target, invitation.argv, Screen())
         except Problem as problem:
             await self.audit.record(_entry(invitation, socket.scope, clock, Outcome.FAILED, str(problem)))
             raise

@@ -6,7 +6,7 @@ from quorate.operations.reports.findings import Finding
 from quorate.state.findings import Next, Observation
 
 
-def observed(finding: Finding, source: str, **evidence: object) -> Observation:
+def to_observation(finding: Finding, source: str, **evidence: object) -> Observation:
     """A finding of a report, as an observation of the watch."""
     call = finding.next_call
     return Observation(

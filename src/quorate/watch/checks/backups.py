@@ -13,7 +13,7 @@ from quorate.operations.reports.node_health import DAY, failure_of
 from quorate.operations.units import moment, size
 from quorate.pve.inventory import Resource
 from quorate.state.findings import Observation
-from quorate.watch.checks import observed
+from quorate.watch.checks import to_observation
 from quorate.watch.facts import Snapshot
 from quorate.watch.memory import FailedTask, Memory
 from quorate.watch.reductions import BackupFile
@@ -31,7 +31,7 @@ SOURCE = "backups"
 def coverage(now: Snapshot) -> Iterator[Observation]:
     listed = now.value("uncovered")
     for finding in without_job(now.every_guest, listed) if listed else ():
-        yield observed(finding, "uncovered")
+        yield to_observation(finding, "uncovered")
 
 
 def age(now: Snapshot, memory: Memory) -> Iterator[Observation]:
@@ -41,8 +41,8 @@ def age(now: Snapshot, memory: Memory) -> Iterator[Observation]:
     newest = {vmid: max(one.time for one in some) for vmid, some in files.items()}
     # A guest of today may wait for tonight's backup.
     covered = [row for row in now.every_guest if str(row.vmid) not in memory.appeared]
-    for finding in missing_or_old(covered, newest, now.there, now.settings.backup_days):
-        yield observed(finding, SOURCE)
+    for finding in missing_or_old(covered, newest, now.pve_time, now.settings.backup_days):
+        yield to_observation(finding, SOURCE)
 
 
 def proof(now: Snapshot) -> Iterator[Observation]:
@@ -57,20 +57,22 @@ def proof(now: Snapshot) -> Iterator[Observation]:
             broken.append(rows[vmid])
         elif vmid in now.proved or any(one.verified for one in some):
             continue
-        elif min(one.time for one in some) < now.there - PROOF_DAYS * DAY:
+        elif min(one.time for one in some) < now.pve_time - PROOF_DAYS * DAY:
             unproven.append(rows[vmid])
     if broken:
         whose = count_of(len(broken), "guest", "guests")
         what = f"Verification found damaged backups of {whose}: {names(map(_label, broken))}"
         next_call = BACKUP_LIST(guest=broken[0].vmid)
         subjects = tuple(f"guest {one.vmid}" for one in broken)
-        yield observed(Finding("critical", "backups", what, next_call, "backup-unproven", "damaged", subjects), SOURCE)
+        yield to_observation(
+            Finding("critical", "backups", what, next_call, "backup-unproven", "damaged", subjects), SOURCE
+        )
     if unproven:
         whose = count_of(len(unproven), "guest", "guests")
         what = f"No backup of {whose} was ever verified, or restored by a drill: {names(map(_label, unproven))}"
         next_call = RUN_RESTORE_DRILL(guest=unproven[0].vmid, dry_run=True)
         subjects = tuple(f"guest {one.vmid}" for one in unproven)
-        yield observed(Finding("info", "backups", what, next_call, "backup-unproven", "", subjects), SOURCE)
+        yield to_observation(Finding("info", "backups", what, next_call, "backup-unproven", "", subjects), SOURCE)
 
 
 def _label(row: Resource) -> str:
@@ -90,7 +92,7 @@ def sizes(now: Snapshot) -> Iterator[Observation]:
             sizes = f"{size(newest)}, not {size(usual)}"
             what = f"The newest backup of {vmid} {rows[vmid].name} is {change} than usual: {sizes}"
             found = Finding("warning", "backups", what, BACKUP_LIST(guest=vmid), "backup-odd", f"guest {vmid}")
-            yield observed(found, SOURCE)
+            yield to_observation(found, SOURCE)
 
 
 def _files(now: Snapshot) -> dict[int, list[BackupFile]] | None:
@@ -98,7 +100,7 @@ def _files(now: Snapshot) -> dict[int, list[BackupFile]] | None:
     found: dict[int, list[BackupFile]] = defaultdict(list)
     if not now.backups_known:
         return None
-    for _, looked in now.each_named("backups"):
+    for _, looked in now.readings_of("backups"):
         for one in looked.value or ():
             found[one.vmid].append(one)
     return found
@@ -119,7 +121,7 @@ def failing(memory: Memory) -> Iterator[Observation]:
             finding = failure_of(node, task, rows)
             target = f"{task} {of} on {node}".replace("  ", " ")
             about = Finding(finding.severity, "tasks", finding.what, finding.next_call, "task-failing", target)
-            yield observed(about, "tasks")
+            yield to_observation(about, "tasks")
 
 
 def _failed_backup(node: str, id: str, task: FailedTask) -> Observation:
@@ -127,6 +129,6 @@ def _failed_backup(node: str, id: str, task: FailedTask) -> Observation:
     severity: Severity = "warning"
     what = f"The backup{of} on {node} failed at {moment(task.time)}: {task.status[:120]}"
     target = f"guest {id}" if id else f"node {node}"
-    return observed(
+    return to_observation(
         Finding(severity, "backups", what, TASK_GET(task=task.upid), "backup-failed", target), "tasks", user=task.user
     )

@@ -10,7 +10,7 @@ from quorate.operations.reports.findings import Finding, Severity, names
 from quorate.operations.units import moment
 from quorate.pve.inventory import Resource
 from quorate.state.findings import Observation
-from quorate.watch.checks import observed
+from quorate.watch.checks import to_observation
 from quorate.watch.facts import Snapshot, wants_firewall
 from quorate.watch.memory import Memory
 from quorate.watch.reductions import GuestConfig
@@ -35,7 +35,7 @@ def down(now: Snapshot) -> Iterator[Observation]:
     listed = [one.subjects[0] for one in found]
     what = f"{len(found)} guests are stopped that should run: {names(listed)}"
     together = Finding("critical", "guests", what, TASK_LIST, "guest-down", subjects=tuple(listed))
-    yield observed(together, "view")
+    yield to_observation(together, "view")
 
 
 def _down(row: Resource, now: Snapshot, requested: dict[str, str]) -> Observation | None:
@@ -55,7 +55,9 @@ def _down(row: Resource, now: Snapshot, requested: dict[str, str]) -> Observatio
     what = f"{row.kind} {row.vmid} {row.name} on {row.node} is stopped, but {why}"
     next_call = GUEST_POWER(guest=row.vmid, action="start")
     target = f"guest {row.vmid}"
-    return observed(Finding(severity, "guests", what, next_call, "guest-down", target, (target,)), f"config {row.vmid}")
+    return to_observation(
+        Finding(severity, "guests", what, next_call, "guest-down", target, (target,)), f"config {row.vmid}"
+    )
 
 
 def crashing(now: Snapshot, memory: Memory) -> Iterator[Observation]:
@@ -64,7 +66,7 @@ def crashing(now: Snapshot, memory: Memory) -> Iterator[Observation]:
         if row is not None and len(times) >= RESTARTS:
             what = f"{row.kind} {vmid} {row.name} restarted {len(times)} times within an hour"
             found = Finding("warning", "guests", what, TASK_LIST(guest=row.vmid), "guest-crashing", f"guest {vmid}")
-            yield observed(found, "view", restarted_at=[moment(one).value for one in times])
+            yield to_observation(found, "view", restarted_at=[moment(one).value for one in times])
 
 
 def agents(now: Snapshot) -> Iterator[Observation]:
@@ -74,14 +76,14 @@ def agents(now: Snapshot) -> Iterator[Observation]:
             what = f"The agent of vm {row.vmid} {row.name} is enabled but does not answer"
             next_call = GUEST_GET(guest=row.vmid)
             found = Finding("info", "guests", what, next_call, "agent-silent", f"guest {row.vmid}")
-            yield observed(found, f"agent {row.vmid}")
+            yield to_observation(found, f"agent {row.vmid}")
 
 
 def snapshots(now: Snapshot) -> Iterator[Observation]:
     for row in now.guests:
         taken = now.value(f"snapshots {row.vmid}")
-        for finding in old_snapshots_of(row, taken, now.there, now.settings.snapshot_days) if taken else ():
-            yield observed(finding, f"snapshots {row.vmid}")
+        for finding in old_snapshots_of(row, taken, now.pve_time, now.settings.snapshot_days) if taken else ():
+            yield to_observation(finding, f"snapshots {row.vmid}")
 
 
 def firewalls(now: Snapshot) -> Iterator[Observation]:
@@ -91,7 +93,7 @@ def firewalls(now: Snapshot) -> Iterator[Observation]:
     if general is not None and general.get("enable", "0") != "1":
         what = "The firewall of the whole cluster is off, so no guest has one"
         found = Finding("warning", "firewall", what, FIREWALL_GET(scope="cluster"), "firewall-missing", "cluster")
-        yield observed(found, "settings firewall")
+        yield to_observation(found, "settings firewall")
     open_ones = [row for row in now.guests if wants_firewall(row, now.settings) and _is_open(row, now)]
     for row in open_ones:
         config: GuestConfig | None = now.value(f"config {row.vmid}")
@@ -99,7 +101,7 @@ def firewalls(now: Snapshot) -> Iterator[Observation]:
         what = f"{row.kind} {row.vmid} {row.name} has no firewall{cards}"
         next_call = FIREWALL_GET(scope="guest", of=row.vmid)
         found = Finding("warning", "firewall", what, next_call, "firewall-missing", f"guest {row.vmid}")
-        yield observed(found, f"firewall {row.vmid}")
+        yield to_observation(found, f"firewall {row.vmid}")
 
 
 def _is_open(row: Resource, now: Snapshot) -> bool:

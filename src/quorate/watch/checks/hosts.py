@@ -11,14 +11,14 @@ from typing import Any
 from quorate.hints import HOST_DISCOVER, HOST_SERVICE, HOST_VERIFY, SERVICE_STATUS
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
-from quorate.homelab.machines import find_machine, registered
-from quorate.homelab.services.installations import Ledger
+from quorate.homelab.machines import find_machine, resolve_host
+from quorate.homelab.services.installations import Installations
 from quorate.operations.reports.findings import Finding, Severity
 from quorate.operations.services.queries import services_on
 from quorate.problems import Problem
 from quorate.pve.tasks import gather_bounded
 from quorate.state.findings import Observation
-from quorate.watch.checks import observed
+from quorate.watch.checks import to_observation
 
 AT_ONCE = 8
 PER_CYCLE = 16
@@ -33,7 +33,7 @@ MOST_UNITS = 5
 
 
 @dataclass(slots=True)
-class HostLook:
+class HostState:
     """What is known about one host."""
 
     reached: bool | None = None
@@ -51,26 +51,26 @@ class HostLook:
 @dataclass(slots=True)
 class HostFacts:
     homelab: Homelab
-    looked: dict[str, HostLook] = field(default_factory=dict)
+    states: dict[str, HostState] = field(default_factory=dict)
 
     async def read(self) -> None:
         """Every host by its port, and those that were asked longest ago over SSH."""
         everyone = await self.homelab.hosts.everyone()
         hosts = {one.name: one for one in everyone if one.active}
         away = {one.name for one in everyone if not one.active}
-        records = await Ledger(self.homelab.store).everything()
+        records = await Installations(self.homelab.store).everything()
         served = {entry.host for entry in records if entry.state == "installed"} - away
-        self.looked = {name: self.looked.get(name, HostLook()) for name in (*hosts, *(served - hosts.keys()))}
+        self.states = {name: self.states.get(name, HostState()) for name in (*hosts, *(served - hosts.keys()))}
         for guest in served - hosts.keys():  # the cluster's watch knows whether it runs
-            self.looked[guest].reached = True
+            self.states[guest].reached = True
         now = self.homelab.clock.time()
         await gather_bounded(AT_ONCE, [partial(self._reach, host) for host in hosts.values()])
-        due = [name for name, look in self.looked.items() if look.reached and now - look.at >= LOOK_PERIOD]
-        due = sorted(due, key=lambda name: self.looked[name].at)[:PER_CYCLE]
+        due = [name for name, look in self.states.items() if look.reached and now - look.at >= LOOK_PERIOD]
+        due = sorted(due, key=lambda name: self.states[name].at)[:PER_CYCLE]
         await gather_bounded(AT_ONCE, [partial(self._look, name, hosts.get(name), name in served) for name in due])
 
     async def _reach(self, host: Host) -> None:
-        look = self.looked[host.name]
+        look = self.states[host.name]
         if host.jump:
             look.reached = True  # only its jump host can tell; the login shows it
             return
@@ -84,7 +84,7 @@ class HostFacts:
             look.why = getattr(error, "strerror", None) or "no answer"
 
     async def _look(self, name: str, host: Host | None, has_services: bool) -> None:
-        look = self.looked[name]
+        look = self.states[name]
         look.at = self.homelab.clock.time()
         try:
             async with asyncio.timeout(LOOK_SECONDS):
@@ -100,12 +100,12 @@ class HostFacts:
         found, _ = await services_on(self.homelab, await find_machine(self.homelab, name))
         return _broken(found)
 
-    async def _facts(self, look: HostLook, host: Host | None) -> None:
+    async def _facts(self, look: HostState, host: Host | None) -> None:
         """Its disks, and the units that have failed. What it does not say now stays as it was."""
         if host is None:
             look.disks = []
             return
-        one = await registered(self.homelab, host)
+        one = await resolve_host(self.homelab, host)
         facts = await one.collect_facts(sections=("filesystems", "services"), seconds=LOOK_SECONDS - 5)
         if facts.filesystems is not None:
             look.disks = [(one.mount, round(100 * one.share)) for one in facts.filesystems if one.share is not None]
@@ -113,38 +113,40 @@ class HostFacts:
             look.units = facts.services.failed
 
 
-def judge(looked: Mapping[str, HostLook]) -> Iterator[Observation]:
+def judge(looked: Mapping[str, HostState]) -> Iterator[Observation]:
     for name, look in sorted(looked.items()):
         source = f"host {name}"
         if look.reached is False:
             what = f"Host {name} does not answer: {look.why}"
-            yield observed(Finding("critical", "hosts", what, HOST_VERIFY(host=name), "host-unreachable", source), "")
+            yield to_observation(
+                Finding("critical", "hosts", what, HOST_VERIFY(host=name), "host-unreachable", source), ""
+            )
             continue
         if look.problem:
             what = f"Could not look inside host {name}: {look.problem}"
-            yield observed(Finding("unchecked", "hosts", what, HOST_VERIFY(host=name), "unchecked", source), "")
+            yield to_observation(Finding("unchecked", "hosts", what, HOST_VERIFY(host=name), "unchecked", source), "")
         for mount, used in look.disks or ():
             if used >= DISK_PERCENT:
                 severity: Severity = "critical" if used >= CRITICAL_PERCENT else "warning"
                 what = f"{mount} of host {name} is {used}% full"
                 next_call = HOST_DISCOVER(host=name)
                 target = f"{source}:{mount}"
-                yield observed(Finding(severity, "hosts", what, next_call, "host-disk-full", target), source)
+                yield to_observation(Finding(severity, "hosts", what, next_call, "host-disk-full", target), source)
         others = f", and {len(look.units) - MOST_UNITS} others" if len(look.units) > MOST_UNITS else ""
         for unit in look.units[:MOST_UNITS]:
             what = f"The unit {unit} of host {name} has failed{others}"
             next_call = HOST_SERVICE(host=name, service=unit)
             found = Finding("warning", "services", what, next_call, "service-down", f"{source}:unit {unit}")
-            yield observed(found, source)
+            yield to_observation(found, source)
         for service, why in sorted((look.services or {}).items()):
             what = f"Service {service} on host {name} is not healthy: {why}"
             next_call = SERVICE_STATUS(host=name, service=service)
-            yield observed(
+            yield to_observation(
                 Finding("critical", "services", what, next_call, "service-down", f"{source}:{service}"), source
             )
 
 
-def covers(looked: Mapping[str, HostLook], source: str) -> bool:
+def covers(looked: Mapping[str, HostState], source: str) -> bool:
     """Whether a host was asked successfully, or is no longer registered."""
     name = source.removeprefix("host ")
     if not source or name not in looked:

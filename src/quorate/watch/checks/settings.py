@@ -20,7 +20,7 @@ from quorate.hints import (
 )
 from quorate.operations.reports.findings import Finding, count_of, names
 from quorate.state.findings import Observation
-from quorate.watch.checks import observed
+from quorate.watch.checks import to_observation
 from quorate.watch.facts import Snapshot
 from quorate.watch.memory import Memory
 
@@ -42,31 +42,31 @@ def privileges(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iter
         return
     current = dict.fromkeys(grants, "")
     good = memory.good.get(PRIVILEGES)
-    if good is None or "privileges-grown/" in accepted or memory.accepts(PRIVILEGES, now.looked[PRIVILEGES].at):
+    if good is None or "privileges-grown/" in accepted or memory.accepts(PRIVILEGES, now.readings[PRIVILEGES].at):
         good = memory.good[PRIVILEGES] = current
     # What was taken away adds no risk, and is not good any more.
     memory.good[PRIVILEGES] = {one: "" for one in good if one in current}
     if new := sorted(current.keys() - good.keys()):
         what = f"{count_of(len(new), 'new privilege', 'new privileges')}: {names(new)}"
         finding = Finding("warning", "access", what, ACCESS_LIST(kind="acl"), "privileges-grown", "", tuple(new))
-        yield observed(finding, PRIVILEGES)
+        yield to_observation(finding, PRIVILEGES)
 
 
 def drift(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iterator[Observation]:
-    for source, looked in now.each_named("settings"):
+    for source, looked in now.readings_of("settings"):
         if changed := _changes(source, looked.target, dict(looked.value), looked.at, memory, accepted):
             what = f"The {looked.target} settings changed: {'; '.join([*changed.values()][:_SHOWN])}"
-            yield _drifted(source, looked.target, what, _NEXT.get(looked.target, CLUSTER_STATUS), changed)
+            yield _drift_observation(source, looked.target, what, _NEXT.get(looked.target, CLUSTER_STATUS), changed)
     pinned = set(now.settings.pinned_tags)
     for row in now.guests if pinned else ():
         config = now.value(f"config {row.vmid}")
         if config is not None and pinned & set(row.tag_list):
             source, target = f"config {row.vmid}", f"guest {row.vmid}"
             fingerprint = {"settings": config.fingerprint}
-            at = now.looked[source].at
+            at = now.readings[source].at
             if changed := _changes(source, target, fingerprint, at, memory, accepted):
                 what = f"The settings of {target} changed"
-                yield _drifted(source, target, what, GUEST_GET(guest=row.vmid), changed)
+                yield _drift_observation(source, target, what, GUEST_GET(guest=row.vmid), changed)
 
 
 def _changes(
@@ -81,8 +81,12 @@ def _changes(
     return {key: _change(key, good.get(key), current.get(key)) for key in keys}
 
 
-def _drifted(source: str, target: str, what: str, next_call: ToolHint, changed: Collection[str]) -> Observation:
-    return observed(Finding("warning", "settings", what, next_call, "config-drift", target, tuple(changed)), source)
+def _drift_observation(
+    source: str, target: str, what: str, next_call: ToolHint, changed: Collection[str]
+) -> Observation:
+    return to_observation(
+        Finding("warning", "settings", what, next_call, "config-drift", target, tuple(changed)), source
+    )
 
 
 def _change(key: str, old: str | None, new: str | None) -> str:

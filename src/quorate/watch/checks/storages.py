@@ -15,7 +15,7 @@ from quorate.operations.reports.findings import Finding, Severity
 from quorate.operations.reports.node_health import DAY
 from quorate.operations.units import duration, percent, size
 from quorate.state.findings import Observation
-from quorate.watch.checks import observed
+from quorate.watch.checks import to_observation
 from quorate.watch.facts import Snapshot
 from quorate.watch.memory import Memory
 
@@ -28,7 +28,7 @@ LEAST_SHARE = 0.5
 
 def full(now: Snapshot) -> Iterator[Observation]:
     for finding in full_storages(now.rows, now.settings.storage_percent / 100):
-        yield observed(finding, "view")
+        yield to_observation(finding, "view")
 
 
 def away(now: Snapshot) -> Iterator[Observation]:
@@ -37,7 +37,7 @@ def away(now: Snapshot) -> Iterator[Observation]:
         for storage in storages:
             by_storage.setdefault(storage, []).append(node)
     for finding in storages_away(by_storage):
-        yield observed(finding, "view")
+        yield to_observation(finding, "view")
 
 
 def filling(now: Snapshot, memory: Memory) -> Iterator[Observation]:
@@ -55,7 +55,7 @@ def filling(now: Snapshot, memory: Memory) -> Iterator[Observation]:
             )
             next_call = VOLUME_LIST(storage=storage, node=row.node)
             found = Finding("warning", "storage", what, next_call, "storage-filling", f"storage {storage}{where}")
-            yield observed(found, "view")
+            yield to_observation(found, "view")
 
 
 def growth(samples: Sequence[tuple[float, int, int]]) -> float:
@@ -82,4 +82,4 @@ def ceph(now: Snapshot) -> Iterator[Observation]:
     checks = [str(one) for one in health.get("checks") or {}]
     severity: Severity = "critical" if word == "HEALTH_ERR" else "warning"
     what = f"Ceph reports {word}" + (f": {', '.join(checks[:8])}" if checks else "")
-    yield observed(Finding(severity, "storage", what, CEPH_STATUS, "ceph-unhealthy"), "ceph")
+    yield to_observation(Finding(severity, "storage", what, CEPH_STATUS, "ceph-unhealthy"), "ceph")
