@@ -301,7 +301,7 @@ async def test_hosts_separated_by_commas_are_a_list_and_the_limit_counts_groups_
     async with house(tmp_path, THREE) as built:
         rows = await built.quorate.rows("host_status", host="nas, web")
         assert {row["host"] for row in rows} == {"host nas", "host web"}
-        monkeypatch.setattr(selection, "MOST", 2)
+        monkeypatch.setattr(selection, "MAX_HOSTS", 2)
         assert "3 hosts are too many for one call" in await built.quorate.refusal("host_status", host="all")
 
 

@@ -263,7 +263,7 @@ async def test_jobs_are_kept_behind_rules_that_hide_and_those_of_hidden_guests_a
 
 @pytest.mark.thorough
 async def test_jobs_that_ended_unasked_or_are_lost_leave_room_for_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("quorate.inside.jobs.MOST_JOBS", 1)
+    monkeypatch.setattr("quorate.inside.jobs.MAX_JOBS", 1)
     async with inside(tmp_path) as quorate:
         await quorate.facts("guest_exec", guest=CT, command="sleep 100", wait=0)
         await until(lambda: processes(quorate, CT))

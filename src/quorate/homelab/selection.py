@@ -167,7 +167,7 @@ async def ask_reachable(
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     report: Report | None = None,
 ) -> list[T | Problem]:
-    """As `within_time`, but hosts where nothing answers are not logged in to."""
+    """As `gather_in_time`, but hosts where nothing answers are not logged in to."""
 
     async def knock_first(one: Machine) -> T:
         await knock(one.target)

@@ -128,7 +128,7 @@ class Launch:
         return (*_LAUNCH_ARGV, _SCRIPT) if self.user else _LAUNCH_ARGV
 
     def lines(self) -> bytes:
-        """What precedes the command's own input and follows `for_sudo`."""
+        """What precedes the command's own input and follows `sudo_input`."""
         if not self.argv or not self.argv[0] or self.argv[0].startswith("-"):
             raise BadArgument("The command has no program", next_step="Start it with the name of a program")
         fields = [("u", _account(self.user))] if self.user and not self.password else []
@@ -140,7 +140,7 @@ class Launch:
         return (_MARK_AFTER if self.user and self.password else b"") + _encode_fields(fields) + b"\n"
 
     def sudo_input(self) -> bytes:
-        """What precedes those lines if there is a password: they follow only after LET_IN.
+        """What precedes those lines if there is a password: they follow only after SUDO_ACCEPTED.
 
         Whether sudo reads the password or needs none, the rest of it is discarded up to the mark.
         """

@@ -246,7 +246,7 @@ class Line:
             raise
 
     def _close_unclaimed_stream(self, opening: asyncio.Future[tuple[Any, Any]]) -> None:
-        """See `_nobody_wants`."""
+        """See `_close_unclaimed`."""
         if opening.cancelled() or opening.exception() is not None:
             self.release()
         else:

@@ -63,10 +63,10 @@ class Process:
     async def start(
         cls, target: ExecutionTarget, launch: Launch, stdin: bytes, *, keep: int, urgent: bool = False
     ) -> Process:
-        for_sudo, lines = launch.sudo_input(), launch.lines()
+        sudo_input, lines = launch.sudo_input(), launch.lines()
         channel = await target.pool.open(target.ssh, target.line(launch.shell), urgent=urgent)
         process = cls(target, launch, channel, keep)
-        process.end = asyncio.get_running_loop().create_task(process._run(for_sudo, lines + stdin))
+        process.end = asyncio.get_running_loop().create_task(process._run(sudo_input, lines + stdin))
         process.end.add_done_callback(process._forget)
         target.pool.running.add(process)
         return process
@@ -112,9 +112,9 @@ class Process:
                 await channel.wait()
         channel.close()
 
-    async def _run(self, for_sudo: bytes, data: bytes) -> ExitStatus:
+    async def _run(self, sudo_input: bytes, data: bytes) -> ExitStatus:
         process = self._channel.process
-        sending = asyncio.get_running_loop().create_task(self._send(for_sudo, data))
+        sending = asyncio.get_running_loop().create_task(self._send(sudo_input, data))
         try:
             await asyncio.gather(self._collect(self.stdout, process.stdout), self._collect(self.stderr, process.stderr))
             await self._channel.wait()
@@ -134,18 +134,18 @@ class Process:
         started = self.stdout.pid is not None or self.stderr.pid is not None
         return ExitStatus(None if signal else process.exit_status, signal, started, words)
 
-    async def _send(self, for_sudo: bytes, data: bytes) -> None:
+    async def _send(self, sudo_input: bytes, data: bytes) -> None:
         stdin = self._channel.process.stdin
         with contextlib.suppress(OSError):  # the command need not read all of it
-            if for_sudo and not await self._answer_sudo(for_sudo):
+            if sudo_input and not await self._answer_sudo(sudo_input):
                 data = b""  # sudo would read it as more passwords and lock the account
             for at in range(0, len(data), CHUNK):
                 stdin.write(data[at : at + CHUNK])
                 await stdin.drain()
             stdin.write_eof()
 
-    async def _answer_sudo(self, for_sudo: bytes) -> bool:
-        self._channel.process.stdin.write(for_sudo)
+    async def _answer_sudo(self, sudo_input: bytes) -> bool:
+        self._channel.process.stdin.write(sudo_input)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SUDO_SECONDS):
                 await self._answered.wait()
