@@ -28,19 +28,19 @@ from quorate.homelab.vault import Vault, VaultContent
 from quorate.pipeline.caller import Exchange
 from quorate.problems import Problem
 from quorate.secret import Secret
-from quorate.state import passphrase as stretching
+from quorate.state import passphrase as key_derivation
 from tests.rigs.homelab import house
 from tests.rigs.processes import completed
 from tests.rigs.terminal import terminal
 
 PASSPHRASE = Secret("correct horse battery")
-COST, LEAST_COST = stretching.COST, vaults.LEAST_COST
+COST, LEAST_COST = key_derivation.COST, vaults.LEAST_COST
 """What it costs outside of tests."""
 
 
 @pytest.fixture
 def _real_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretching, "COST", COST)
+    monkeypatch.setattr(key_derivation, "COST", COST)
     monkeypatch.setattr(vaults, "LEAST_COST", LEAST_COST)
 
 
@@ -266,7 +266,9 @@ def test_a_secret_that_is_not_there_is_named_with_the_command_that_sets_it(setti
 
 def test_every_flipped_bit_is_noticed_and_told(settings, vault, monkeypatch):
     """None of them opens anything, and the passphrase is not blamed."""
-    monkeypatch.setattr(stretching, "stretched", lambda *_: pytest.fail("the passphrase was tried on a damaged file"))
+    monkeypatch.setattr(
+        key_derivation, "derive_key", lambda *_: pytest.fail("the passphrase was tried on a damaged file")
+    )
     whole = vault.file.read_bytes()
     unnoticed = []
     for at in range(len(whole)):

@@ -341,7 +341,7 @@ def only_one_option_is_set_back(patch: Patch) -> None:
     def first(entry: Any, number: int) -> Any:
         return dict(list(original(entry, number).items())[:1])
 
-    patch.setattr(undo, "_replaced", first)
+    patch.setattr(undo, "_replaced_values", first)
 
 
 BUGS_OF_KINDS: dict[Bug, type[Scenario]] = {
