@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.arguments import example_pairs
 from quorate.cli.tool_help import example, explain_native
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.pipeline.arguments import decode
 from quorate.sim.simulator import SimulatedCluster
 from quorate.suggestions import similar_tools
-from quorate.surfaces.argument_pairs import parse_pairs
+from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
 from tests.rigs import cli
 from tests.rigs.mcp_session import rig, text_of
 from tests.rigs.simulator import pointed_at, running_sim

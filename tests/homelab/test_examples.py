@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.arguments import example_pairs
 from quorate.operations.registry import operations
-from quorate.surfaces.argument_pairs import parse_pairs
+from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import text_of
 

@@ -24,7 +24,7 @@ def find_native(name: str) -> Operation:
     if known := find_operation(name):
         return known
 
-    from quorate.surfaces.unknown_tool import of_other_servers, suggest_instead
+    from quorate.surfaces.tool_search import of_other_servers, suggest_instead
 
     surfaces, natives = of_other_servers(name)
     if surfaces:
@@ -74,7 +74,7 @@ def explain_of_system(surface: str, tool: Tool) -> str:
     """A tool of another server, with its own gate and its native equivalent."""
     import shlex
 
-    from quorate.cli.arguments import placeholder
+    from quorate.surfaces.argument_pairs import placeholder
 
     gate = [f"{name}=true" for name in tool.gate.arguments]
     gate += [f"{tool.gate.variable} in the environment"] if tool.gate.variable else []
@@ -113,8 +113,7 @@ def _page(call: str, summary: str, facts: Mapping[str, str], schema: Mapping[str
 def example(operation: Operation) -> str:
     import shlex
 
-    from quorate.cli.arguments import example_pairs
-    from quorate.surfaces.argument_pairs import parse_pairs
+    from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
 
     given = example_pairs(operation)
     risk = operation.risk if operation.risk_of is None else _risk_of(operation, parse_pairs(given, operation.schema()))

@@ -17,7 +17,7 @@ from quorate.problems import NotFound, PermissionMissing, Problem
 from quorate.pve.agent_queue import AgentQueue
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection
-from quorate.pve.errors import permission_missing
+from quorate.pve.errors import PrivilegeGap
 from quorate.pve.inventory import Inventory
 from quorate.pve.lookup import ListedGuest, Reference, Resource, StaleName, guests_in
 from quorate.pve.privileges import granting_roles
@@ -218,7 +218,7 @@ class Cluster:
         held = (await self.get("/access/permissions", path=path)).get(path, {})
         self.forget_privileges()  # so that the next attempt sees a new grant
         role = await self._role_to_extend(path, held) if held else None
-        return permission_missing(asked, self.client.identity, path, privileges, any_of=any_of, held=held, role=role)
+        return PrivilegeGap(self.client.identity, path, privileges, any_of, held, role).problem(asked)
 
     async def explain(self, problem: Problem) -> Problem:
         if isinstance(problem, PermissionMissing) and problem.facts.get("status") == HTTPStatus.FORBIDDEN:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from quorate.hints import (
@@ -134,54 +135,52 @@ def _permission(text: str, asked: str, identity: str, facts: Mapping[str, Any]) 
         )
         return PermissionMissing(f"{identity} may not {asked}", why=f"PVE said: {text}", next_step=advice, facts=facts)
     path, privileges = found["path"], found["privileges"].split("|")
-    return permission_missing(asked, identity, path, privileges, any_of=len(privileges) > 1, facts=facts)
+    return PrivilegeGap(identity, path, privileges, any_of=len(privileges) > 1).problem(asked, facts)
 
 
-def permission_missing(
-    asked: str,
-    identity: str,
-    path: str,
-    privileges: list[str] | tuple[str, ...],
-    *,
-    any_of: bool = False,
-    held: Collection[str] | None = None,
-    role: str | None = None,
-    facts: Mapping[str, Any] | None = None,
-) -> PermissionMissing:
-    """`held` is what the identity already has on the path, None if unknown; `role` is the role that gives it."""
-    joined = (" or " if any_of else " and ").join(privileges)
-    return PermissionMissing(
-        f"{identity} may not {asked}",
-        why=f"It needs the privilege {joined} on {path}",
-        next_step=f"To grant it, on a node: `{grant_command(identity, path, privileges, any_of, held, role)}`"
-        + ("" if held is not None else f" (a role on {path} replaces what is inherited there, so include that)"),
-        facts={**(facts or {}), "path": path, "privileges": list(privileges)},
-    )
+@dataclass(frozen=True, slots=True)
+class PrivilegeGap:
+    """Privileges that an identity needs on a path and does not have."""
 
+    identity: str
+    path: str
+    privileges: Sequence[str]
+    any_of: bool = False
+    """Whether one of them is enough."""
+    held: Collection[str] | None = None
+    """What the identity already has on the path; None if unknown."""
+    role: str | None = None
+    """The custom role that grants what is held, if any."""
 
-def grant_command(
-    identity: str,
-    path: str,
-    privileges: list[str] | tuple[str, ...],
-    any_of: bool = False,
-    held: Collection[str] | None = None,
-    role: str | None = None,
-) -> str:
-    """One line that grants `identity` these privileges on `path` and revokes nothing: what lacks is added to `role`.
+    def problem(self, asked: str, facts: Mapping[str, Any] | None = None) -> PermissionMissing:
+        joined = (" or " if self.any_of else " and ").join(self.privileges)
+        replaced = f" (a role on {self.path} replaces what is inherited there, so include that)"
+        return PermissionMissing(
+            f"{self.identity} may not {asked}",
+            why=f"It needs the privilege {joined} on {self.path}",
+            next_step=f"To grant it, on a node: `{self.grant_command()}`" + (replaced if self.held is None else ""),
+            facts={**(facts or {}), "path": self.path, "privileges": list(self.privileges)},
+        )
 
-    Without a role to extend, a new one replaces everything inherited on the path, so it has to include what is `held`.
-    A token never has more than its user, so both get it; for a token without privilege separation the user's counts.
-    """
-    if role is not None:
-        lacking = [one for one in privileges if one not in (held or ())]
-        return f"pveum role modify {role} --append 1 --privs {','.join(lacking[:1] if any_of else lacking)}"
-    needed = ",".join(sorted({*(privileges[:1] if any_of else privileges), *(held or ())}))
-    new = "Quorate" + (path if path != "/" else "/all").replace("/", "-")
-    holder = f"--users '{_user_of(identity)}'" + (f" --tokens '{identity}'" if "!" in identity else "")
-    return (
-        f"pveum role add {new} --privs '{needed}' || pveum role modify {new} --append 1 --privs '{needed}'; "
-        f"pveum acl modify {path} --roles {new} {holder}"
-    )
+    def grant_command(self) -> str:
+        """One line that grants the privileges and revokes nothing: what is missing is added to the role.
+
+        Without a role to extend, a new one replaces everything inherited on the path, so it includes what is held.
+        A token never has more than its user, so both get it; for a token without privilege separation the user's counts.
+        """
+        held = self.held or ()
+        if self.role is not None:
+            missing = [one for one in self.privileges if one not in held]
+            return (
+                f"pveum role modify {self.role} --append 1 --privs {','.join(missing[:1] if self.any_of else missing)}"
+            )
+        needed = ",".join(sorted({*(self.privileges[:1] if self.any_of else self.privileges), *held}))
+        new = "Quorate" + (self.path if self.path != "/" else "/all").replace("/", "-")
+        token = f" --tokens '{self.identity}'" if "!" in self.identity else ""
+        return (
+            f"pveum role add {new} --privs '{needed}' || pveum role modify {new} --append 1 --privs '{needed}'; "
+            f"pveum acl modify {self.path} --roles {new} --users '{_user_of(self.identity)}'{token}"
+        )
 
 
 def _user_of(identity: str) -> str:

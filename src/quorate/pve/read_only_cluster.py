@@ -10,23 +10,23 @@ from quorate.pve.cluster import Cluster
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
 
-Noted = tuple[str, dict[str, Any]]
+Read = tuple[str, dict[str, Any]]
 """The path and the parameters of a read."""
 
 
-class ObservedCluster(Cluster):
+class ReadOnlyCluster(Cluster):
     """The same cluster on the same connection; `reads` lists every request made through it."""
 
     def __init__(self, original: Cluster) -> None:
         self.__dict__.update(original.__dict__)
-        self.reads: list[Noted] = []
+        self.reads: list[Read] = []
         self.reserved_vmids = set(original.reserved_vmids)
-        self._client = cast("PveClient", _Observer(original.client, self.reads))
+        self._client = cast("PveClient", _ReadOnlyClient(original.client, self.reads))
         self._inventory = None  # a new one, so that its read is recorded as well
 
 
-class _Observer:
-    def __init__(self, client: PveClient, reads: list[Noted]) -> None:
+class _ReadOnlyClient:
+    def __init__(self, client: PveClient, reads: list[Read]) -> None:
         self._client = client
         self._reads = reads
 

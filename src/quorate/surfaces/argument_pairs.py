@@ -1,14 +1,18 @@
-"""Arguments of a tool as a person writes them: `key=value`."""
+"""Arguments of a tool as a person writes them, `key=value`, and example calls."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorate.config import ConfigError
 from quorate.documents import Unreadable, read_json
+
+if TYPE_CHECKING:
+    from quorate.operations.registry import Operation
 
 
 def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,3 +63,21 @@ def _value(text: str) -> Any:
         with contextlib.suppress(Unreadable):
             return read_json(text)
     return text
+
+
+def example_pairs(operation: Operation) -> list[str]:
+    """A first call as `key=value` pairs; on the demo cluster (--demo) it works unchanged."""
+    if operation.example:
+        return shlex.split(operation.example)
+    schema = operation.schema()
+    return [f"{name}={placeholder(name, schema['properties'][name])}" for name in schema.get("required", ())]
+
+
+def placeholder(name: str, part: Mapping[str, Any]) -> str:
+    """One of the choices, a number, or the argument's name in capitals."""
+    kinds = part.get("anyOf", [part])
+    if choices := [*part.get("enum", ()), *(one["const"] for one in kinds if "const" in one)]:
+        return str(choices[0])
+    first = str(kinds[0].get("type"))
+    number = str(min(100, int(part.get("maximum", 100))))
+    return {"integer": number, "number": number, "boolean": "true", "object": "{}"}.get(first, name.upper())

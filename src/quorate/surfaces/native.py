@@ -46,7 +46,7 @@ class NativeSurface:
         return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
 
     def _refuse_unknown(self, name: str, caller: Caller) -> NoReturn:
-        from quorate.surfaces.unknown_tool import of_other_servers, suggest_instead
+        from quorate.surfaces.tool_search import of_other_servers, suggest_instead
 
         refuse_long("The name of the tool", name, LONGEST_NAME)
         _, natives = of_other_servers(name)

@@ -1,4 +1,4 @@
-"""Finding operations by plain words: a small ranking over what they say of themselves and what people call them."""
+"""Find operations by plain words, and suggest one for the name of a tool that does not exist."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from quorate.operations.registry import Operation, Risk
+from quorate.suggestions import MAX_TOOLS, suggest_tool
 from quorate.surfaces.synonyms import ASKING, EMPTY, PHRASES, SAME
 
 NAME, SEARCH_WORDS, SUMMARY, PARAMETER, ABOUT_PARAMETER = 1.0, 1.0, 0.4, 0.5, 0.15
@@ -27,7 +28,7 @@ _WORD = re.compile(r"[a-z][a-z0-9]*|[0-9]+[a-z][a-z0-9]*|403")
 
 
 class Finder:
-    """An index of operations, built once; a search looks at all of them, which are about a hundred."""
+    """A ranked index of what operations say about themselves and what people call them, built once."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._operations = list(operations)
@@ -129,3 +130,24 @@ def _terms(operation: Operation) -> dict[str, float]:
         for term in words.union(*(_GROUPS.get(word, ()) for word in words)):
             found[term] = found[term] + ELSEWHERE * weight if term in found else weight
     return found
+
+
+def suggest_instead(name: str, among: Iterable[Operation]) -> str:
+    """One of these tools that the name may mean; empty if none comes near."""
+    tools = {one.name: one for one in among}
+    return suggest_tool(name, tools, "") or _related_tools(name, tools.values())
+
+
+def _related_tools(name: str, among: Iterable[Operation]) -> str:
+    """Tools for what the name says. None that destroys: a guess is taken for advice."""
+    found = Finder(among).find(" ".join(re.split(r"[^A-Za-z0-9]+", name)))
+    near = [one.name for one in found if one.risk is not Risk.DESTROY][:MAX_TOOLS]
+    return f"Related tools: {', '.join(near)}." if near else ""
+
+
+def of_other_servers(name: str) -> tuple[list[str], str]:
+    """The surfaces that have a tool of this name, and what replaces it in the native one."""
+    from quorate.surfaces.compat import SYSTEMS, system
+
+    tools = {one: tool for one in SYSTEMS if (tool := system(one).tools.get(name))}
+    return list(tools), " or ".join(dict.fromkeys(tool.native for tool in tools.values()))

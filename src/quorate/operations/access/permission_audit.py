@@ -29,7 +29,7 @@ from quorate.operations.registry import (
 )
 from quorate.problems import BadArgument, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.read_only_cluster import ObservedCluster
+from quorate.pve.read_only_cluster import ReadOnlyCluster
 from quorate.pve.tasks import gather_bounded
 from quorate.suggestions import did_you_mean, similar
 
@@ -214,7 +214,7 @@ async def _for_tool(
         raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_like(tool))
     given = _decode_arguments(chosen, arguments)
     _refuse_to_try(chosen, given)
-    observed = ObservedCluster(pve)
+    observed = ReadOnlyCluster(pve)
     facts = await pve.facts()
     stopped: PermissionMissing | None = None
     plan: Plan | None = None

@@ -36,11 +36,10 @@ from quorate.surfaces.web.freeze_api import PATH as FREEZE_PATH
 from quorate.surfaces.web.freeze_api import FreezeApi
 from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
 from quorate.surfaces.web.health import health_routes
-from quorate.surfaces.web.metrics import CallMetrics, Metrics
+from quorate.surfaces.web.metrics import CallMetrics, Metrics, WatchMetrics
 from quorate.surfaces.web.origin_check import OriginCheck
 from quorate.surfaces.web.replies import NO_STORE
 from quorate.surfaces.web.resource_metadata import metadata_routes
-from quorate.surfaces.web.watch_metrics import WatchMetrics
 
 if TYPE_CHECKING:
     from quorate.surfaces.web.issuer import Issuer
