@@ -197,9 +197,9 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
 
 def _unfinished_status(facts: Mapping[str, Any]) -> int:
     """A task of the cluster continues; a command over this process's connection ends with it."""
-    from quorate.operations.commands import DIES_WITH_US
+    from quorate.operations.commands import ENDS_WITH_SERVER
 
-    if facts.get("note") != DIES_WITH_US:
+    if not facts.get(ENDS_WITH_SERVER):
         return STILL_RUNNING
     print("quorate: the command ended with this call; omit wait= to follow it to its end", file=sys.stderr)
     return FAILED

@@ -29,6 +29,8 @@ LONGEST_KEPT = 4096
 SHOWN = 32 * 1024
 MOST_SHOWN = 1024 * 1024
 LONGEST = 86_400
+ENDS_WITH_SERVER = "ends_with_server"
+"""In the result of a command that runs over a connection of this process."""
 DIES_WITH_US = "It ends when this server ends: the machine cannot keep it"
 _POSIX_ENDS = ("TERM", "KILL")
 _ENDED_BY_FORCE = (143, 137)
@@ -131,7 +133,7 @@ class CommandJob:
         job.leave()
         by_agent = transport.name == "agent"
         await self.jobs.remember(self._record(job.handle, kept=by_agent), job)
-        return await self._running(job, **({} if by_agent else {"note": DIES_WITH_US}))
+        return await self._running(job, **({} if by_agent else {ENDS_WITH_SERVER: True, "note": DIES_WITH_US}))
 
     async def _keep(self, context: StepContext) -> ActionResult:
         job = KeptJob(self.target.transport, new_id(), self.command, self.keep)
@@ -173,7 +175,7 @@ class CommandJob:
             back=dict(self.back),
         )
 
-    async def _running(self, job: Job, **note: str) -> ActionResult:
+    async def _running(self, job: Job, **note: object) -> ActionResult:
         follow = JOB_TOOLS[self.target.noun]
         return ActionResult(
             {"job": job.handle, **output_facts(await job.partial_output(), ended=False), **note},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from quorate.config import Approval as Mode
 from quorate.config.rules import Rule
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.plan import Plan, in_wire_form
@@ -140,9 +141,8 @@ def _refusal(refusal: Problem, verdict: str = REFUSED) -> dict[str, Any]:
 
 
 def _approval(approver: Approver, risk: Risk) -> str:
-    return (
-        f"needed ({approver.mode.value})" if approver.needed(risk) and approver.mode.value != "none" else "not needed"
-    )
+    asks = approver.needed(risk) and approver.mode is not Mode.NONE
+    return f"needed ({approver.mode.value})" if asks else "not needed"
 
 
 def _describe(subject: Subject) -> str:

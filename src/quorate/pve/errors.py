@@ -166,7 +166,7 @@ class PrivilegeGap:
         """One line that grants the privileges and revokes nothing: what is missing is added to the role.
 
         Without a role to extend, a new one replaces everything inherited on the path, so it includes what is held.
-        A token never has more than its user, so both get it; for a token without privilege separation the user's counts.
+        A token never has more than its user, so both get it; without privilege separation only the user's count.
         """
         held = self.held or ()
         if self.role is not None:
