@@ -67,7 +67,7 @@ class App:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The first one, in most homes the only one."""
+        """The first cluster, in most homes the only one."""
         return next((site.cluster for site in self.pipeline.sites), None)
 
     @property
@@ -82,14 +82,14 @@ class App:
         return Server(self.pipeline, self.surfaces(), **options)
 
     def core(self, http: HttpSettings, local_login: LocalLogin | None = None) -> Core:
-        """What the HTTP server is made of."""
+        """What the HTTP server needs."""
         from quorate.surfaces.web.application import Core
 
         clusters = [site.cluster for site in self.pipeline.sites]
         return Core(http, self.store, clusters, self.server, self.audit, self.pipeline, self.shells, local_login)
 
     def surfaces(self) -> list[Surface]:
-        """In the operator's order. Raises ConfigError if two of them share a tool name."""
+        """The chosen surfaces, in the operator's order. Raises ConfigError if two of them share a tool name."""
         chosen = {name: self._surface(name) for name in self.settings.surfaces}
         for (one, first), (other, second) in itertools.combinations(chosen.items(), 2):
             if both := next((tool.name for tool in second.tools(Caller()) if first.knows(tool.name)), None):
@@ -271,10 +271,9 @@ def _cluster(
 
 @contextlib.asynccontextmanager
 async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
-    """The same settings for a simulated cluster that lives as long as the context.
+    """Point the settings at a simulated cluster that lasts as long as the context.
 
-    So do its approvals and its audit trail, unless the operator chose a place for them: experiments do not belong
-    among the operator's own.
+    Approvals and audit trail are temporary as well, unless the operator chose where to keep them.
     """
     import tempfile
 
@@ -287,12 +286,12 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
             settings = replace(settings, audit_file=Path(name, "audit.jsonl"))
         async with SimulatedCluster(ssh=True) as simulated:
             watch = replace(settings.watch, channels=()) if settings.watch else None  # a demo sends no messages
-            alone = replace(settings, homelab=_on_loopback(settings.homelab), watch=watch)
+            alone = replace(settings, homelab=_limit_to_loopback(settings.homelab), watch=watch)
             yield replace(alone, clusters=(simulated_cluster(simulated),), problem=None)
 
 
-def _on_loopback(homelab: HomelabSettings) -> HomelabSettings:
-    """The demo's homelab never contacts anything but this machine."""
+def _limit_to_loopback(homelab: HomelabSettings) -> HomelabSettings:
+    """The demo's homelab contacts nothing but this machine."""
     ssh = replace(homelab.ssh, nodes=replace(homelab.ssh.nodes, jump=None), networks=LOOPBACK)
     return replace(homelab, ssh=ssh, networks=LOOPBACK)
 

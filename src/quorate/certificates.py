@@ -123,7 +123,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, lifetime: t
 
 
 def _key_usage(*, certificates: bool) -> x509.KeyUsage:
-    """For signing certificates, or for TLS."""
+    """How the key may be used: for signing certificates, or for TLS."""
     return x509.KeyUsage(
         digital_signature=not certificates,
         key_cert_sign=certificates,

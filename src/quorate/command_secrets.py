@@ -48,7 +48,7 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-
 
 
 _RUNS = re.compile(r"[`$;|&<>(){}\n]")
-"""What makes a shell run or redirect something."""
+"""Characters with which a shell runs or redirects something."""
 
 
 def without_secrets(text: str) -> str:

@@ -14,7 +14,7 @@ DEEPEST = 64
 """Levels of nesting. PVE, Docker and Terraform stay below twenty; our own recursion is safe far beyond this."""
 LONGEST_YAML = 256 * 1024
 MOST_NODES = 50_000
-"""Of a YAML document with its aliases expanded."""
+"""The most nodes of a YAML document, with its aliases expanded."""
 YAML_SECONDS = 5.0
 LONGEST_NUMBER = 64
 _NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")

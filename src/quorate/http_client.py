@@ -43,7 +43,7 @@ def _read_context(*_places: tuple[str | None, tuple[int, ...]]) -> ssl.SSLContex
 
 
 def _state(path: str | None) -> tuple[int, ...]:
-    """What differs once the file or folder has changed."""
+    """A value that differs once the file or folder has changed."""
     try:
         found = os.stat(path or "")
     except OSError:

@@ -14,7 +14,7 @@ MAX_TOOLS = 3
 SETTING = frozenset({"add", "change", "configure", "create", "edit", "modify", "update"})
 """What other servers call their tools for; here one tool creates and changes: `nic_set`."""
 SHORT_NAME = 5
-"""Of a shorter name, another letter makes another name."""
+"""Up to this length, another letter makes another name."""
 
 Fallback = TypeVar("Fallback")
 

@@ -233,7 +233,8 @@ async def test_a_long_command_over_ssh_goes_on_in_this_server(tmp_path):
     async with inside(tmp_path) as quorate:
         facts = await quorate.facts("guest_exec", guest=CT, command="echo begun; sleep 100; echo end", wait=0)
         job = facts["job"]
-        assert facts["ends_with_server"] and "ends when this server ends" in facts["note"]
+        assert facts["ends_with_server"]
+        assert "ends when this server ends" in facts["note"]
         while not (facts := await quorate.facts("guest_job", action="poll", job=job)).get("stdout"):
             pass
         assert (facts["state"], facts["stdout"]) == ("running", "begun\n")

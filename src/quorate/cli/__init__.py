@@ -121,7 +121,7 @@ def _refuse_unknown(command: str) -> None:
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """With the chosen command, or with all of them if it is none of them."""
+    """The parser with the chosen command, or with all commands if there is no such command."""
     parser = argparse.ArgumentParser(
         prog="quorate",
         description=DESCRIPTION,

@@ -144,7 +144,7 @@ def _describe(row: Approval) -> str:
 
 
 def _line(text: str) -> str:
-    """Without control characters: names and arguments are untrusted text."""
+    """Remove control characters: names and arguments are untrusted text."""
     from quorate.pipeline.sanitization import one_line
 
     return one_line(text)

@@ -134,7 +134,7 @@ def _parse_host(name: str) -> str:
 
 
 def _present_names(folder: Path) -> list[str]:
-    """Those of the certificate that is renewed."""
+    """The names in the certificate that is renewed."""
     from quorate.certificates import names_of
 
     try:

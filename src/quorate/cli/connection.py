@@ -86,7 +86,7 @@ async def _inspect_certificate(endpoint: str, trust: Trust) -> tuple[Certificate
 
 
 def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate, why: str | None) -> Trust:
-    """By the system's CAs, or by the fingerprint that a person has confirmed."""
+    """How to verify the certificate: by the system's CAs, or by the fingerprint that a person has confirmed."""
     pinned = _pinned_trust(options)
     if why is None:
         if not pinned.fingerprint:

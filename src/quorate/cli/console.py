@@ -65,7 +65,7 @@ async def _listen(app: App, options: argparse.Namespace) -> None:
 
 
 def _open_browser(link: str) -> None:
-    """In the background: some browsers keep the caller waiting."""
+    """Open the browser in the background, because some keep the caller waiting."""
     import threading
     import webbrowser
 

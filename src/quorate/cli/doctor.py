@@ -104,7 +104,7 @@ def _print(findings: Sequence[Finding]) -> int:
 
 
 def _plain(text: str) -> str:
-    """Without control characters: the text may come from a server."""
+    """Remove control characters: the text may come from a server."""
     from quorate.pipeline.sanitization import clean_text
 
     return clean_text(text).replace("\n", " ").replace("\t", " ")

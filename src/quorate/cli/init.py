@@ -182,7 +182,7 @@ def _level(options: argparse.Namespace) -> str:
 
 
 def _toolsets(options: argparse.Namespace) -> tuple[str, ...] | None:
-    """As the configuration will name them; None for the default."""
+    """The toolsets as the configuration will name them; None for the default."""
     from quorate.operations.registry import HOMELAB, TOOLSETS
     from quorate.operations.toolsets import DEFAULT, DEFAULT_TOOLS
 

@@ -21,7 +21,7 @@ def kinds_of(operation: Operation, argument: str) -> tuple[str, ...]:
 
 
 def names(*kinds: str) -> list[str]:
-    """Those that are quickly available."""
+    """The candidates that are available quickly."""
     from quorate.config import load
 
     if not kinds:

@@ -162,7 +162,7 @@ def with_store(options: argparse.Namespace, run: Callable[[Store], Awaitable[int
 
 
 def with_trail(options: argparse.Namespace, run: Callable[[Store, AuditTrail], Awaitable[int]]) -> int:
-    """The same with the audit trail."""
+    """Like `with_store`, with the audit trail."""
 
     async def run_with_trail(settings: Settings, store: Store) -> int:
         from quorate.state.trail import open_trail

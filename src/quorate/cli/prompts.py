@@ -62,7 +62,7 @@ def choose(question: str, option: str, choices: Sequence[str], *, default: str) 
 
 
 def confirm(question: str) -> bool:
-    """Only the whole word counts. Without a terminal nothing is confirmed."""
+    """Ask for confirmation: only the whole word counts, and without a terminal nothing is confirmed."""
     if not is_interactive():
         return False
     for _ in range(TRIES):
@@ -104,7 +104,7 @@ def ask_operator(store: Store) -> Ask | None:
 
 
 async def decline_to_wait(_: Question) -> str | None:
-    """For a call that nobody can approve later either."""
+    """An asker for a call that nobody can approve later either."""
     raise TimeoutError
 
 

@@ -103,7 +103,7 @@ def _describe_tool(surface: str, name: str) -> ListedTool:
 
 
 def _rows(app: App, surface: str) -> list[Row]:
-    """Without the MCP SDK, whose import takes longer than everything else."""
+    """The rows of a surface, without importing the MCP SDK, which takes longer than everything else."""
     if surface == NATIVE:
         from quorate.operations.registry import EVERY
 

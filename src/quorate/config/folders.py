@@ -20,7 +20,7 @@ def usual_state(variables: Mapping[str, str] = os.environ) -> str:
 
 
 def usual_cache(variables: Mapping[str, str] = os.environ) -> Path:
-    """What only saves time and may be deleted."""
+    """Caches, which may be deleted."""
     return _standard_folder(variables, "XDG_CACHE_HOME", ".cache")
 
 

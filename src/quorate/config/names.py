@@ -95,7 +95,7 @@ SSH_GUESTS: Mapping[str, Names] = {
     "guest_ssh_jump": Names((), ("jump",)),
 }
 SSH_GUEST: Mapping[str, Names] = {"guest_ssh_host": Names((), ("host",)), **SSH_GUESTS}
-"""For one guest. In the environment they contain its id, as in PROXMOX_VM_101_SSH_HOST, and are read when used."""
+"""Settings of one guest. Variables contain its id, as in PROXMOX_VM_101_SSH_HOST, and are read when used."""
 HOMELAB: Mapping[str, Names] = {
     **{
         f"home_{key}": Names((f"QUORATE_HOMELAB_{key.upper()}",), (key,))

@@ -22,7 +22,7 @@ _HOURS = re.compile(
 
 
 def read_policy(table: Mapping[str, object], toml: Source, cluster: str | None = None) -> Policy:
-    """From the top level of the file, or from the table of one cluster."""
+    """Read the policy at the top level of the file, or in the table of one cluster."""
     prefix = "" if cluster is None else f"clusters.{cluster}."
     general = _general(table.get("policy", {}), replace(toml, suffix=f" in [{prefix}policy]"))
     zone = read(general, "timezone", as_zone, None)

@@ -17,7 +17,7 @@ class Hours:
     text: str
     days: frozenset[int]
     begin: int
-    """In minutes since midnight, like `end`."""
+    """Minutes since midnight, like `end`."""
     end: int
     zone: datetime.tzinfo | None = None
     """None means the server's."""

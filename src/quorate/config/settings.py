@@ -55,9 +55,9 @@ class Approval(enum.StrEnum):
     """How destructive calls are approved."""
 
     ASK = "ask"
-    """By the person at the client, otherwise by an operator at a terminal."""
+    """The person at the client approves, otherwise an operator at a terminal."""
     TOKEN = "token"  # noqa: S105
-    """By the plan token of a dry run, where nobody can be asked."""
+    """The plan token of a dry run is required, where nobody can be asked."""
     NONE = "none"
 
 

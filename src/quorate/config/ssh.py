@@ -182,7 +182,7 @@ def as_bytes(given: RawSetting) -> int:
 
 
 def _as_patterns(given: RawSetting) -> tuple[str, ...]:
-    """Only as a list, because a pattern may contain commas."""
+    """Patterns must be a list, because a pattern may contain commas."""
     if not isinstance(given.value, list) or not all(isinstance(one, str) and one.strip() for one in given.value):
         raise ConfigError(f'{given.label} must be a list of patterns, such as ["systemctl status *"].')
     return tuple(given.value)

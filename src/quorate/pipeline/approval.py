@@ -50,10 +50,10 @@ class ApprovalSettings:
     page: str = ""
     """The address of the page for operators, if this server has one."""
     elsewhere: str = ""
-    """The file of the state, if a plain `quorate approvals` would look in another one."""
+    """The state file, if a plain `quorate approvals` would use another one."""
 
     def ways(self, id: str) -> str:
-        """Every way in which an operator can answer a request."""
+        """How an operator can answer a request."""
         console = "" if self.elsewhere else " or `quorate console`"
         page = f", or open {self.page}" if self.page else ""
         return f"run `{self.command(f'quorate approvals approve {id}')}` (or `deny {id}`){console} at a terminal{page}"
@@ -67,7 +67,7 @@ class Approver:
     approvals: Approvals
     passphrase: Passphrase
     settings: Callable[[], ApprovalSettings]
-    """As they are now: they can change while the server runs."""
+    """Returns the current settings, which can change while the server runs."""
 
     @property
     def mode(self) -> Mode:
@@ -113,7 +113,7 @@ class Approver:
         return ApprovalGrant("none", by=self.settings().opted_in or "the operator, who switched approvals off")
 
     async def announce(self, request: ApprovalRequest, backend: Backend, caller: Caller) -> dict[str, Any]:
-        """For the result of a dry run: how approval works; in token mode the token, shown once."""
+        """Facts for the result of a dry run: how approval works, or in token mode the token, shown once."""
         if not self.needed(request.risk) or not request.plan.calls or self.mode is Mode.NONE:
             return {}
         if self.mode is Mode.ASK:

@@ -18,7 +18,7 @@ from quorate.pve.cluster import Cluster
 from quorate.state.approvals import Approval, Remark, Request, request_digest
 
 PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
-"""What the pipeline itself takes; two calls that differ only in these are the same call."""
+"""Arguments of the pipeline itself: calls that differ only in these are the same request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ApprovalRequest:
     """The plan's calls as the operator sees them: without secrets."""
     summary: str
     remarks: tuple[Remark, ...] = ()
-    """What else the person should know, also without secrets."""
+    """What else the person should know, without secrets."""
     differences: tuple[Difference, ...] = ()
 
     def as_row(self, caller: Caller, cluster: str, identity: str) -> Request:
@@ -55,7 +55,7 @@ class ApprovalRequest:
         )
 
     def question(self, row: Approval) -> Question:
-        """For the person at the client."""
+        """The question for the person at the client."""
         word = confirmation_word(self.plan)
         return Question(row.id, question(row, word), word)
 
@@ -67,7 +67,7 @@ class ApprovalRequest:
 
 
 def _caller_key(caller: Caller) -> str:
-    """Whom an approval is bound to: the token's subject, else the client on its transport."""
+    """The caller that an approval is bound to: the token's subject, otherwise the client and its transport."""
     return f"{caller.transport}:{caller.subject or caller.client}"
 
 

@@ -34,7 +34,7 @@ class Signature(Protocol):
 
 
 class WrongArguments(BadArgument):
-    """They do not match the schema."""
+    """The arguments do not match the schema."""
 
 
 # In addition to the names of secrets: input of commands and content of files.
@@ -51,7 +51,7 @@ DEEPEST = 32
 MOST_VALUES = 10_000
 """Values in one argument, at all depths together."""
 LONGEST_NAME = 256
-"""Of a tool, a prompt, an argument, or a key in an argument."""
+"""The longest name of a tool, a prompt, an argument, or a key in an argument."""
 LONGEST_TEXT = 16 * 1024
 """PVE's own longest text, the notes of a guest, has 8 Ki characters."""
 _KIB, _MIB = 1024, 1024 * 1024
@@ -66,7 +66,7 @@ ROOMY = {
 FREE_TEXT = ("content", "data", "input_data", "stdin", "script", "command", "initial_command", "env", "arguments")
 """Arguments of files and programs, in which nobody looks for numbers."""
 MOST_DIGITS = 100
-"""Of a number in any other text: Python refuses to read a much longer one, and no size or id is."""
+"""The most digits of a number in other text: Python refuses to parse much longer ones, and no size or id has more."""
 MOST_TEXT = 16 * _MIB
 """All texts of one call together."""
 _MOST_INT = 2**63 - 1
@@ -225,7 +225,7 @@ def _explain(operation: Signature, given: Mapping[str, Any], error: str) -> Wron
 
 
 def _explain_inner(where: str, error: str) -> str:
-    """What is wrong inside a list or an object, in the words of the other refusals."""
+    """What is wrong inside a list or an object, worded like the other refusals."""
     found = _MISMATCH.match(error)
     if not found:
         return f"{error.partition(' - at ')[0]} at {where}".replace("`", "")

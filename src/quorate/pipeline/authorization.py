@@ -44,7 +44,7 @@ class Verdict:
     """The risk of the plan, which may be higher than that of the tool."""
     objection: Refused | None = None
     passing: Problem | None = None
-    """What forbids it only for the moment: hours, limits, no answer. A dry run is not affected."""
+    """A temporary objection: hours, limits, or no answer. A dry run is not affected."""
 
     def require(self, *, dry_run: bool = False, at_most: Risk = Risk.DESTROY) -> None:
         refusal = self.objection or (None if dry_run else self.passing)
@@ -75,7 +75,7 @@ async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, p
 
 
 async def _assess_part(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Verdict:
-    """Judge by what is known; then, if nothing forbids it, ask the machines whether they are PVE nodes."""
+    """Judge by what is known; if nothing forbids it, ask the machines whether they are PVE nodes."""
     found = await _assess(site, gate, operation, risk, plan, caller)
     if found.objection is not None or found.risk is Risk.DESTROY:
         return found
@@ -163,15 +163,15 @@ def _variables_of(call: Call) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionReach:
-    """What a step reaches in which the caller chooses what runs."""
+    """What a step reaches by running code that the caller chooses."""
 
     subjects: Sequence[Subject]
     takeover: bool = False
-    """Not by a command; general rules that deny `destroy` do not apply then."""
+    """Whether it takes over a VM without running a command; general rules that deny `destroy` do not apply then."""
 
 
 async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[ExecutionReach]:
-    """On a node, that is the whole cluster."""
+    """What the caller's own code could reach; on a node, that is the whole cluster."""
     found = []
     for step in plan.calls if gate.rules.denies_something else ():
         takeover = isinstance(step, Call) and gate.rules.about_targets and await takes_over(site.cluster, step)

@@ -23,7 +23,7 @@ class Scope:
     toolsets: frozenset[str] | None = None
     clusters: frozenset[str] | None = None
     token: str = ""
-    """The id of our own token, where that is the credential."""
+    """The id of the Quorate token, if that is the credential."""
 
     def within(self, other: Scope) -> Scope:
         """What both allow."""
@@ -132,11 +132,11 @@ class Exchange:
     report: Report | None = None
     ask: Ask | None = None
     wait_seconds: float | None = None
-    """How long to follow tasks, if not as the operator set."""
+    """How long to follow tasks; None means as configured."""
     on_wait: Callable[[Question], None] | None = None
     """Called when the call starts to wait for an operator's approval."""
     change: str | None = None
-    """The id of its entry in the journal, where the caller has to find that again."""
+    """The id for its journal entry, if the caller needs to find it again."""
     approver: Approver | None = None
     """Decides about this call instead of the pipeline's approver."""
     login: Login | None = None

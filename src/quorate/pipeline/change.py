@@ -52,7 +52,7 @@ OTHER_PLANS = 20  # how often an id may be snatched away before we give up
 
 
 class ChangeRun:
-    """One change on its way. Whatever happens to it, its record is written."""
+    """One change in progress. Its record is written whatever happens."""
 
     def __init__(self, pipeline: Pipeline, invocation: Invocation) -> None:
         self._pipeline = pipeline
@@ -189,7 +189,7 @@ class ChangeRun:
     # -- approval --------------------------------------------------------------------------------------------------
 
     def _approval_request(self, plan: Plan, risk: Risk) -> ApprovalRequest:
-        """As a person will read it: text in a name or note cannot look like one of Quorate's own lines."""
+        """The request as a person will read it; text in a name or note cannot look like one of Quorate's own lines."""
         several = len(targets_of(plan)) > 1
         lines = tuple(
             one_line(f"{call.target}: {line}" if several and isinstance(call, Action) else line)
@@ -221,7 +221,7 @@ class ChangeRun:
         return grant
 
     async def _with_briefing(self, site: Site, request: ApprovalRequest) -> ApprovalRequest:
-        """With everything that the person has to know, unless it is more than anybody reads."""
+        """Add everything that the person has to know. Refuse if it is more than anyone would read."""
         reach = await reach_of(self._pipeline.sites, site, request.plan)
         effects = await effects_of(self._pipeline.sites, site, self._call.operation, request.plan)
         remarks = await briefing(site.backend, request.plan, reach, effects, request.risk)
@@ -269,7 +269,7 @@ class ChangeRun:
         return tell
 
     def _blank_plan(self, plan: Plan) -> Plan:
-        """What PVE and hosts said while it was planned may name guests that the caller must not see."""
+        """Blank what PVE and hosts said during planning: it may name guests that the caller must not see."""
         return replace(
             plan,
             failures=tuple(replace(one, why=self._blank(one.why)) for one in plan.failures),

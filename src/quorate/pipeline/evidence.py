@@ -205,5 +205,5 @@ def _same(theirs: Any, ours: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Not a property string or list, which PVE may rewrite."""
+    """Whether it is a plain value, not a property string or list, which PVE may rewrite."""
     return not set("=,;:") & set(str(value))

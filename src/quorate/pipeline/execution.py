@@ -23,7 +23,7 @@ CALLS_AT_ONCE = 8
 LOG_LINES_ON_FAILURE = 5
 SETTLE_INTERVAL = 1.0
 SETTLE_SECONDS = 600.0
-"""What another service of PVE has not done by then is reported as still running, however long the caller waits."""
+"""How long to wait for another PVE service, such as the HA manager; then the step is reported as still running."""
 RESTORING = ("qmrestore", "vzrestore")
 """Tasks that may start the guest in another task."""
 STARTING = ("qmstart", "vzstart")

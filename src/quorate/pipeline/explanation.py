@@ -1,4 +1,4 @@
-"""What would happen to a call, and why: decided by the code that runs calls, up to the point of changing anything."""
+"""Explain what would happen to a call, and why, with the code that runs calls, up to the point of changing anything."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _wide_rows(name: str, part: Table, columns: Sequence[str]) -> list[list[Any]
 
 
 def _merge_rows(parts: Mapping[str, tuple[Table, list[list[Any]]]]) -> list[list[Any]]:
-    """In one order if the tables have sort keys, otherwise cluster by cluster."""
+    """Merge the rows in order if the tables have sort keys, otherwise cluster by cluster."""
     if all(len(table.keys) == len(rows) for table, rows in parts.values()):
         keyed = (
             zip(table.keys, itertools.repeat(number), rows, strict=False)

@@ -29,7 +29,7 @@ _PLACES: Final = frozenset(
 )
 """What decides where the HA manager runs a guest."""
 _SWITCH: Final = "disable"
-"""Of a rule: removed or 0, the rule takes effect."""
+"""The parameter of a rule that switches it off; removed or set to 0, the rule takes effect."""
 _UNMANAGED: Final = ("", "ignored")
 
 

@@ -55,7 +55,7 @@ class Invocation:
         return {name: values[kind] for name, kind in self.operation.supplied.items()}
 
     async def run(self, backend: Backend, arguments: Mapping[str, Any]) -> Any:
-        """What the operation answers or plans there. A problem comes with what the backend knows about its cause."""
+        """The answer or plan of the operation. A problem is explained by what the backend knows about its cause."""
         try:
             return await self.operation.run(backend, **arguments)
         except Problem as problem:
@@ -80,6 +80,6 @@ class Result:
 
     data: dict[str, Any] | Table
     outcome: Outcome | None = None
-    """Of a change."""
+    """The outcome of a change."""
     failed: bool = False
     pictures: tuple[bytes, ...] = ()

@@ -20,7 +20,7 @@ from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.wire import Request, read
 
 LONGEST_NAME = 120
-"""Of one volume, key or snapshot. Each is shortened separately, so a long one cannot hide the next."""
+"""The longest text of one volume, key or snapshot. Each is cut separately, so a long one cannot hide the next."""
 
 Reader = Callable[[Cluster, Request], Awaitable[list[str]]]
 

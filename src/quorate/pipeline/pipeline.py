@@ -59,7 +59,7 @@ class Pipeline:
     # -- what can be run -------------------------------------------------------------------------------------------
 
     def visible(self, caller: Caller | None = None) -> list[Operation]:
-        """What at least one cluster allows the caller."""
+        """The operations that at least one site allows this caller."""
         self.sites.refresh()
         caller = caller or Caller()
         offered = chosen_operations(self.gate(caller).toolsets)
@@ -100,7 +100,7 @@ class Pipeline:
         return replace(self.approver, settings=settings)
 
     def operation(self, name: str) -> Operation:
-        """Of any toolset, so that one that is switched off is refused with the reason."""
+        """Find an operation in any toolset, so that one that is switched off is refused with the reason."""
         if found := find_operation(name):
             return found
         raise BadArgument(f"There is no tool {name!r}", next_step=suggest_tool(name, operations(), None))
@@ -161,7 +161,7 @@ class Pipeline:
             raise invocation.sanitizer.problem(problem) from None
 
     async def resolve_unfinished(self) -> list[Resolution]:
-        """Find out how the changes ended whose processes are gone, and close their entries."""
+        """Find out how changes ended whose processes are gone, and close their entries."""
         from quorate.pipeline.resolution import Resolver
 
         async def look(tool: str, arguments: Mapping[str, Any]) -> Any:
@@ -171,11 +171,11 @@ class Pipeline:
         return await Resolver(self.sites, self.journal, self._sanitizer().journal_line, look, self.clock).resolve()
 
     def sanitize(self, data: Any) -> Any:
-        """The data without secrets and unseen characters."""
+        """The data without secrets and invisible characters."""
         return self._sanitizer().sanitize(data)
 
     def trace_of(self, error: Exception, given: Mapping[str, Any]) -> str:
-        """Where an internal defect came from, without secrets, for the log."""
+        """The traceback of an internal defect, without secrets, for the log."""
         return str(self._sanitizer(given).sanitize("".join(traceback.format_exception(error))))
 
     async def _execute_read(self, invocation: Invocation) -> Result:
@@ -198,7 +198,7 @@ class Pipeline:
         return Result(invocation.sanitizer.sanitize(self.with_cluster(facts, chosen)), pictures=pictures)
 
     def with_cluster(self, facts: dict[str, Any] | Table, chosen: Route) -> dict[str, Any] | Table:
-        """The result with the cluster that gave it, where there are several and the call named none."""
+        """The result with the name of its cluster, if there are several clusters and the call named none."""
         if not self.sites.several or len(chosen.sites) > 1 or chosen.sites[0] is self.sites.home:
             return facts
         silent = {NO_ANSWER: {name: str(problem) for name, problem in chosen.silent.items()}} if chosen.silent else {}
@@ -240,7 +240,7 @@ class Pipeline:
         return await site.backend.visible_view(hides, neighbors, invocation.exchange.login)
 
     async def other_cluster(self, name: str, invocation: Invocation) -> Cluster:
-        """Another cluster as the caller of this call sees it, if the call is allowed there as well."""
+        """Another cluster as this caller sees it, if the call is allowed there as well."""
         site = self.sites.find(name, invocation.caller)
         self.permitted_sites([site], invocation)
         return (await self.visible_view(site, invocation)).api

@@ -292,7 +292,7 @@ def _rule_refusal(operation: Operation, rule: Rule, subject: Subject | None = No
 
 
 def _unseen(operation: Operation, rule: Rule | None, subject: Subject) -> Refused:
-    """Without name, id or the rule's conditions, which may name what it hides."""
+    """A refusal without the name, the id or the rule's conditions, which may name what the rule hides."""
     by = f"by the rule {rule.name!r}" if rule else "because no rule allows reading it"
     because = f": {rule.because}" if rule and rule.because else ""
     return Refused(
@@ -374,7 +374,7 @@ class Meter:
 
     @contextmanager
     def counting(self, operation: Operation, risk: Risk, steps: int, now: float) -> Iterator[None]:
-        """For the time that a plan runs. A destructive step counts from the moment that it may be sent.
+        """Count a plan while it runs. A destructive step counts from the moment it may be sent.
 
         Checks again, because others may have started since the plan was judged; from here on nothing intervenes.
         """

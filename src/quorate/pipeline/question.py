@@ -41,7 +41,7 @@ async def briefing(
     effects: Sequence[Effect],
     risk: Risk,
 ) -> list[Remark]:
-    """What to know besides the steps; words written by others come after a colon."""
+    """What to know in addition to the steps; text written by others comes after a colon."""
     grave = [one for one in effects if one.risk is risk]
     reasons = [str(one) for one in grave]
     grave_steps = [step for step in plan.calls if isinstance(step, Action) and step.risk is risk]

@@ -19,7 +19,7 @@ _STORED: Final = re.compile(r"/cluster/(?:backup|ha/rules|ha/groups|mapping/(?:p
 _GROUP: Final = re.compile(r"/cluster/ha/groups/(?P<name>[^/]+)")
 _STORAGE: Final = re.compile(r"/storage/[^/]+")
 _KEEPS_BACKUPS: Final = frozenset({"prune-backups", "maxfiles", "encryption-key", "master-pubkey"})
-"""Of a storage: which backups stay, and who can read them."""
+"""Parameters of a storage that decide which backups are kept and who can read them."""
 _TARGET_KEYS: Final = ("vmid", "all", "exclude", "pool", "resources", "nodes", "map")
 
 

@@ -76,7 +76,7 @@ class Record:
     # -- as lines of the journal -----------------------------------------------------------------------------------
 
     def entry(self, *, now: float, seconds: float) -> dict[str, Any]:
-        """In one line, for what changed nothing."""
+        """The entry of a call that changed nothing, in one record."""
         return {**self._request(now), **self._plan_fields(), **self._outcome_fields(seconds)}
 
     def intent(self, now: float) -> dict[str, Any]:

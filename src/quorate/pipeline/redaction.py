@@ -83,7 +83,7 @@ def _spellings(secret: str) -> tuple[str, ...]:
 
 
 def _other_forms(secret: str) -> Iterable[str]:
-    """Of a secret: in a URL, in JSON, quoted for a shell or Python, and in base64 of a longer text."""
+    """How a secret is spelled in a URL, in JSON, quoted for a shell or Python, and inside base64 of a longer text."""
     yield quote(secret, safe="")
     yield quote_plus(secret)
     yield json.dumps(secret)[1:-1]
@@ -125,7 +125,7 @@ class Redactor:
         return _IN_TEXT.sub(rf"\1{HIDDEN}", text) if "=" in text or ":" in text else text
 
     def without_known(self, text: str, *, keys: bool = True) -> str:
-        """Without known secrets and, by default, without private keys."""
+        """The text without known secrets and, by default, without private keys."""
         if len(text) >= self._shortest:
             for secret in self._hidden:
                 if secret in text:

@@ -1,4 +1,4 @@
-"""Find out how a change ended whose process died, from PVE's tasks and the state of the target.
+"""Resolve changes whose process died: find out from PVE's tasks and the target's state how they ended.
 
 Sends only reads. The finding closes the entry; what cannot be asked now is tried again later.
 """
@@ -130,7 +130,7 @@ class _Investigation:
         self._clock = clock
         self._answers = {str(one.get("step")): one for one in entry.get("answers", ())}
         self._known = {str(one.get("step")): one for one in entry.get("steps", ())}
-        """From an earlier outcome that was not final."""
+        """What an earlier outcome that was not final says about the steps."""
         self._contested: set[tuple[str, str]] = set()
         self._begun = seconds_of(str(entry.get("time"))) or clock.time()
 

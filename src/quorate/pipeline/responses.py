@@ -17,7 +17,7 @@ from quorate.state import outcomes
 from quorate.state.outcomes import StepState
 
 _ENDPOINT = "target-endpoint"
-"""Where a guest leaves the cluster for, with the token of the other one."""
+"""The parameter that names the cluster a guest moves to; it contains its token."""
 _ADDRESS = ("host", "port", "fingerprint")
 
 

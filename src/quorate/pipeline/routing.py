@@ -29,7 +29,7 @@ class Route:
     sites: Sequence[Site]
     """One, unless the call reads all clusters."""
     arguments: Mapping[str, Any]
-    """Without those that only name the cluster."""
+    """The caller's arguments, except those that only name the cluster."""
     silent: Mapping[str, Problem] = field(default_factory=dict)
     """Clusters that did not answer during the lookup."""
 

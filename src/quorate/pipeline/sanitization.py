@@ -27,10 +27,10 @@ _UNSEEN = re.compile(
 SEPARATOR = " | "
 """Between cells that are searched as one text; it ends every word, and no pattern begins with it."""
 _REFERENCES = ("env:", "file:", "keyring:", "vault:")
-"""What names a secret is not one."""
+"""Prefixes of references: what names a secret is not a secret."""
 _ATOMS = frozenset({str, int, float, bool, type(None), Quantity})
 LONGEST = 4096
-"""Of a cell, a line or a sentence: more than a name or a remark needs, and not a flood."""
+"""The longest cell, line or sentence: more than a name or a remark needs, but not a flood."""
 OUR_OWN_WORDS = ("time", "cluster", "tool", "risk", "access", "decision", "outcome", "steps", "step", "state", "task")
 """Keys of a journal line whose values never contain a secret, so redaction must not blank them out."""
 
@@ -48,7 +48,7 @@ class Sanitizer:
         self._redactor = Redactor(own)
 
     def sanitize(self, data: Any) -> Any:
-        """The data without secrets and unseen characters."""
+        """The data without secrets and invisible characters."""
         if isinstance(data, Table):
             if not self._is_plain(data.rows):
                 data.rows = clean(self._redact(data.rows), LONGEST)
@@ -115,7 +115,7 @@ def one_line(text: str) -> str:
 
 
 def spelled_out(text: str) -> str:
-    """With every unseen character shown by its number, so texts that look the same can be distinguished."""
+    """The text with every invisible character as its number, so that texts that look alike can be distinguished."""
     return _UNSEEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text).replace("\n", "\\n")
 
 

@@ -54,7 +54,7 @@ class Site:
 
 @contextmanager
 def counting(parts: Sequence[tuple[Site, int]], operation: Operation, risk: Risk) -> Iterator[None]:
-    """For the time that a plan runs; `parts` are its numbers of steps at each site. Sites may share a meter."""
+    """Count a plan while it runs. `parts` are the numbers of steps at each site; sites may share a meter."""
     meters = {id(meter): meter for site, _ in parts for meter in site.meters}
     with ExitStack() as stack:
         for key, meter in meters.items():
@@ -87,7 +87,7 @@ class Sites:
         return self._sites[cluster.name]
 
     def for_operation(self, operation: Operation, caller: Caller) -> list[Site]:
-        """Where the caller's credentials allow it."""
+        """The sites where the caller's credentials allow the operation."""
         if not operation.about_homelab:
             return self.open_to(caller)
         return [self.home] if self.home else []
@@ -102,7 +102,7 @@ class Sites:
         return [site for site in self if wanted is None or site.name in wanted]
 
     def reachable(self, caller: Caller) -> list[Site]:
-        """The same; raises if there is none."""
+        """Like `open_to`, but raises if there is none."""
         if not self._sites:
             raise NotConfigured(self._problem or "No Proxmox VE cluster is configured")
         if found := self.open_to(caller):

@@ -117,7 +117,7 @@ class PveClient:
         return isinstance(self._connection.credentials, Token)
 
     def secrets(self) -> list[str]:
-        """Every text that must never leave, for redaction."""
+        """Every text that redaction must remove."""
         credentials = self._connection.credentials
         own = credentials.secret if isinstance(credentials, Token) else credentials.password
         return [own.reveal(), *((self._ticket.ticket, self._ticket.csrf) if self._ticket else ())]

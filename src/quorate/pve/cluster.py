@@ -38,7 +38,7 @@ STATUS, CONFIG = "status/current", "config"
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What to use if the caller does not specify it."""
+    """What to use where the caller specifies nothing."""
 
     node: str | None = None
     storage: str | None = None
@@ -87,7 +87,7 @@ class Cluster:
 
     @property
     def connection(self) -> Connection:
-        """How it is reached; with its secrets, for a cluster that has to reach it."""
+        """How to reach it, with secrets, for another cluster that has to connect to it."""
         return self._connection
 
     @property
@@ -138,14 +138,14 @@ class Cluster:
             await self._client.close()
 
     def secrets(self) -> list[str]:
-        """Secrets that must not leave, as far as they are in use."""
+        """Secrets in use that must not leave."""
         return [*(self._client.secrets() if self._client is not None else ()), *self.ssh.secrets()]
 
     async def get(self, path: str, /, **params: Any) -> Any:
         return await self.client.get(path, **params)
 
     async def version(self) -> dict[str, Any]:
-        """Read again now and then: a cluster is upgraded while this process runs, sometimes by it."""
+        """The version, read again from time to time: a cluster can be upgraded while this process runs, even by it."""
         now = self.clock.monotonic()
         if self._version is None or now >= self._version_due:
             self._version, self._version_due = await self.get("/version"), now + VERSION_LIFE_SECONDS

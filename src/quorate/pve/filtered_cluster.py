@@ -182,7 +182,7 @@ class _FilteredClient:
         return path, census
 
     async def blanking(self) -> HiddenWords:
-        """For the guests that are hidden now."""
+        """Blanks out the guests that are hidden now."""
         view = await self._inventory.complete_view()
         if view is not self._counted:
             guests = Census(view.guests).guests
@@ -228,7 +228,7 @@ def _words(path: str, blanking: HiddenWords) -> HiddenWords:
 
 
 def _targets_in(row: Any) -> Iterator[TargetRef]:
-    """What a row of an answer is about."""
+    """The targets that a row of an answer mentions."""
     field = row.get if isinstance(row, dict) else lambda name, default=None: getattr(row, name, default)
     if isinstance(row, (str, int, float, bool)) or row is None:
         return

@@ -24,7 +24,7 @@ class Picture:
         self._known = bytearray(width * height)
 
     def put(self, x: int, y: int, row: bytes) -> None:
-        """Set a piece of one line, which must be inside the screen."""
+        """Set part of one line, which must be inside the screen."""
         start = y * self.width + x
         end = start + len(row) // PIXEL
         self.missing -= self._known.count(0, start, end)

@@ -140,7 +140,7 @@ class Inventory:
         return rows
 
     def visible(self, rows: list[Resource]) -> list[Resource]:
-        """Those of these rows that this view of the cluster includes: all, unless rules hide some."""
+        """The rows that this view of the cluster includes: all of them, unless rules hide some."""
         return rows
 
     async def guests_with_fresh_names(self, vmids: Collection[int] | None) -> list[Resource]:

@@ -17,7 +17,7 @@ SELECTIONS_KEPT = 16
 
 
 class StaleName(Conflict):
-    """The guest found by a name has another name by now; a second attempt asks the nodes."""
+    """The guest found by this name has been renamed; a second attempt asks the nodes."""
 
 
 class Resource(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +70,7 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
         return [tag for tag in self.tags.replace(",", ";").split(";") if tag]
 
     def holds(self, content: str) -> bool:
-        """Of a storage: whether this kind of content may be stored there."""
+        """Whether a storage accepts this kind of content."""
         return content in self.content.split(",")
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class View:
         return [row for row in self._by_name.get(ref.key, ()) if ref.fits(row)]
 
     def select(self, key: Hashable, choose: Callable[[], Sequence[Resource]]) -> Sequence[Resource]:
-        """What `choose` returned for this key, or returns now: the pages of one list are chosen and sorted once."""
+        """The cached result of `choose` for this key, so that a paged list is filtered and sorted only once."""
         if key not in self._selections:
             if len(self._selections) >= SELECTIONS_KEPT:
                 self._selections.clear()

@@ -19,13 +19,13 @@ class Subject:
     node: str = ""
     pool: str = ""
     tags: tuple[str, ...] = ()
-    """For a host, its labels."""
+    """The tags of a guest, or the labels of a host."""
     level: str | None = None
     """What the call does to this one, if less than its overall risk."""
     secret: bool = False
     """The call reaches it without naming it, so a refusal does not name it either: it may be hidden."""
     after: Subject | None = None
-    """What it would become, if a call sets facts that rules match."""
+    """The subject after the call, if it sets facts that rules match."""
 
     def becoming(self, after: Subject) -> Subject:
         return replace(self, after=after)

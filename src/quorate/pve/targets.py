@@ -237,7 +237,7 @@ def _at_node(node: str) -> dict[str, Any]:
 
 
 def _implied_targets(request: Request) -> Iterator[TargetRef]:
-    """What is reached without a parameter that names it."""
+    """What the request reaches although no parameter names it."""
     template, path, here = request.template, request.match.values, request.match.values.get("node", "")
     if template == "/access/acl" and request.has("path"):
         yield from _of_acl_path(request.text("path"))

@@ -57,7 +57,7 @@ async def peer_certificate(endpoint: str, context: ssl.SSLContext, seconds: floa
 
 
 def without_checks() -> ssl.SSLContext:
-    """Only for looking at what a server presents."""
+    """A TLS context that verifies nothing, only to look at the certificate that a server presents."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -14,7 +14,7 @@ from quorate.state.tokens import Tokens
 
 
 class AccessLost(Refused):
-    """The credentials of a run's caller do not cover the run anymore."""
+    """The credentials of a run's caller no longer cover the run."""
 
     def __init__(self, caller: Caller, why: str) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class AccessLost(Refused):
 
 
 async def present_caller(run: Run, tokens: Tokens) -> Caller:
-    """The caller with what their token allows now. Raises AccessLost if that would not allow to start the run.
+    """The caller with what their token allows now. Raises AccessLost if it no longer allows starting the run.
 
     Once a run is aborted, it only cleans up: then the token has to be valid, and each step is judged as always.
     """

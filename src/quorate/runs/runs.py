@@ -80,7 +80,7 @@ class Runs:
         return [run for run in await self._find_unattended() if self._lacks(run) is None]
 
     async def out_of_reach(self) -> Mapping[str, MissingRequirement]:
-        """By id: runs that are due but lack something in this process, so that it leaves them alone."""
+        """Runs that are due but need something that this process does not have, by id."""
         return {run.id: lack for run in await self._find_unattended() if (lack := self._lacks(run)) is not None}
 
     async def _find_unattended(self) -> Sequence[Run]:

@@ -14,7 +14,7 @@ from quorate.state.outcomes import Outcome
 from quorate.state.runs import Pending, Run
 
 TRIES, POSTPONED = "tries", "postponed"
-"""In a run's memory, by the key of a step: how often it could not be sent, and why it waits."""
+"""Key in a run's memory: for each step, how often it could not be sent and why it waits."""
 MOST_TRIES = 5
 _NUMBERS = re.compile(r"\d+")
 
@@ -36,7 +36,7 @@ def _why(facts: Mapping[str, Any]) -> str:
 
 
 def after_trouble(run: Run, key: str, result: StepResult) -> StepResult:
-    """What could not be sent is tried again, but not forever."""
+    """Retry a step that could not be sent, but not forever."""
     tries = run.memory.setdefault(TRIES, {})
     if not result.is_trouble:
         tries.pop(key, None)

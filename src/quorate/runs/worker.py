@@ -41,7 +41,7 @@ STEP_SECONDS = 12 * 3600.0
 """How long a step is followed: a large disk takes hours."""
 RETRY_SECONDS = 15.0
 MOST_ATTEMPTS = 40
-"""Failures in a row to even ask, before the run pauses."""
+"""Consecutive failures to read before the run pauses."""
 LOOK_SECONDS = 5.0
 TRANSIENT = (Unreachable, TimedOut, NodeOffline, NoQuorum, ServerFailed, StateUnavailable)
 ATTEMPTS = "attempts"
@@ -66,7 +66,7 @@ class Worker:
         self._waits_for = ""
 
     async def drive(self) -> None:
-        """Until it ends, pauses, has to wait for its window, or belongs to another process."""
+        """Work until the run ends, pauses, has to wait for its window, or belongs to another process."""
         try:
             while await self._turn():
                 pass
@@ -83,7 +83,7 @@ class Worker:
         await self._pause(reason)
 
     async def _turn(self) -> bool:
-        """One decision and what follows from it; whether there is more to do."""
+        """Make one decision and act on it. Returns whether there is more to do."""
         run = await self._store.get(self.id)
         kind = find_kind(run.kind)
         if kind is None:
@@ -106,7 +106,7 @@ class Worker:
         return await self._act(kind, run, decided)
 
     async def _finish_steps(self) -> bool:
-        """Nothing new is started, but what was started is followed to its end."""
+        """Start nothing new, but follow what was started to its end."""
         if self._tasks:
             await self._wait_for_a_step()
             return True
@@ -124,7 +124,7 @@ class Worker:
         return True
 
     def _is_closed(self, run: Run) -> bool:
-        """Whether only what must not wait for its time, or its next window, may be done now."""
+        """Whether the run is outside its start time or window, so that only what must not wait may be done."""
         now = self._clock.time()
         return run.state is not RunState.ABORTING and (now < run.starts or not is_within(run.window, now))
 
@@ -186,7 +186,7 @@ class Worker:
         return True
 
     async def _try_later(self, problem: Problem) -> bool:
-        """The cluster does not answer, say. That may last a while, but not forever without a person knowing."""
+        """Retry after a transient problem; after too many attempts, pause so that a person notices."""
         now, waits = self._clock.time(), str(problem)
 
         def note(stored: Run) -> None:
@@ -293,7 +293,7 @@ class Worker:
         await self._settle(kind, key, pending, await self._look_up(pending))
 
     async def _look_up(self, pending: Pending) -> StepResult:
-        """How a step ended that this process did not see to its end; waits until that is certain."""
+        """How a step ended that this process did not see end. Waits until that is certain."""
         while True:
             try:
                 await self._pipeline.resolve_unfinished()

@@ -33,7 +33,7 @@ class BrowserSession:
     bearer: str
     """The token that the person logged in with; empty where none is needed."""
     csrf: str
-    """What our own forms carry; a page of another site cannot know it."""
+    """The secret in Quorate's own forms; a page of another site cannot know it."""
 
 
 class BrowserSessions:

@@ -17,7 +17,7 @@ KEPT_TEXT = 64
 MOST_ITEMS = 1000
 DEEPEST = 8
 MOST_BYTES = 128 * 1024
-"""Of a whole record, before it is chained."""
+"""The size limit of a record before it is chained."""
 REST = "…"
 """The key under which a cut mapping describes what is missing."""
 
@@ -52,7 +52,7 @@ def prune(value: Any, depth: int = DEEPEST) -> Any:
 
 
 def limit_size(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry that fits: long texts are cut, then the largest fields if necessary."""
+    """Cut an entry to size: long texts first, then the largest fields if necessary."""
     cut: dict[str, Any] = _cut_texts(prune(_to_plain(dict(entry)), DEEPEST + 2))
     if _size(cut) <= MOST_BYTES:
         return cut

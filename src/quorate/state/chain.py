@@ -63,7 +63,7 @@ def link_of(entry: Mapping[str, Any] | None) -> Link | None:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The first place where the chain does not hold."""
+    """The first place where the chain is broken."""
 
     how: str
     """changed, removed, inserted, reordered or cut"""
@@ -143,7 +143,7 @@ class _Walk:
     _last_prev: str = ""
     _before: hashlib._Hash = field(default_factory=hashlib.sha256)
     _stray: hashlib._Hash | None = None
-    """Of lines that are not records; where they begin and whether the last one is complete."""
+    """Digest of lines that are not records; then where they begin, and whether the last one is complete."""
     _stray_at: int = 0
     _stray_ended: bool = True
 

@@ -21,7 +21,7 @@ class Event:
     says: str
 
     def id(self, before: float) -> str:
-        """The same for the same event after the same earlier look, so that it is recorded once."""
+        """An id that depends only on the event and the time of the cycle before it, so that it is recorded once."""
         text = "\0".join((self.cluster, self.kind, self.target, self.says, repr(before)))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -31,7 +31,7 @@ class Events:
         self._store = store
 
     async def record(self, events: Iterable[Event], *, before: float) -> None:
-        """`before` is the time of the look that these are compared with."""
+        """`before` is the time of the cycle that these are compared with."""
         for one in events:
             await self._store.execute(
                 "INSERT INTO quorate_events (id, cluster, time, kind, target, says) VALUES ($1, $2, $3, $4, $5, $6) "

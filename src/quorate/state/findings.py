@@ -23,7 +23,7 @@ SEVERITIES = ("critical", "warning", "unchecked", "info")
 KEPT_SECONDS = 90 * 86400.0
 FLAP_SECONDS = 3600.0
 MOST_OPENINGS = 2
-"""Of the same thing within that time; if it opens again, people hear of it only if it lasts as long."""
+"""Openings of a finding within FLAP_SECONDS; after more, it is reported only once it has lasted that long."""
 LONGEST_NOTE = 500
 _COLUMNS = (
     "id, cluster, kind, finding_key, source, severity, entry, state, opened, last_seen, seen, acknowledged_by, "
@@ -216,11 +216,11 @@ class Findings:
         )
 
     async def to_notify(self) -> list[Finding]:
-        """Those with news that no message was made of yet."""
+        """Findings with news that has not been put into a message yet."""
         return await self._read("WHERE revision > notified ORDER BY last_seen, opened, id")
 
     async def mark_notified(self, finding: Finding) -> None:
-        """Messages about this revision are in the outbox, or none is needed."""
+        """Note that messages about this revision are in the outbox, or that none is needed."""
         await self._store.execute(
             "UPDATE quorate_findings SET notified = $2 WHERE id = $1 AND notified < $2", finding.id, finding.revision
         )
@@ -231,7 +231,7 @@ class Findings:
     # -- what people do --------------------------------------------------------------------------------------------
 
     async def acknowledge(self, id: str, by: str, note: str = "") -> Finding:
-        """Someone takes care of it: no further messages unless it gets worse, or until it is resolved."""
+        """Acknowledge it: no more messages unless it gets worse, or until it is resolved."""
         changed = await self._store.execute(
             """UPDATE quorate_findings SET state = 'acknowledged', acknowledged_by = $2, acknowledged_at = $3, note = $4
                 WHERE id = $1 AND resolved IS NULL""",
@@ -243,7 +243,7 @@ class Findings:
         return await self._require_open(id, changed)
 
     async def silence(self, id: str, until: float, by: str, note: str = "") -> Finding:
-        """No messages before then. If it is still open at that time, it is reported again."""
+        """Send no messages before then. If it is still open at that time, it is reported again."""
         if until <= self._clock.time():
             raise BadArgument("The time until which it is silenced has passed", next_step="Give a later one")
         changed = await self._store.execute(

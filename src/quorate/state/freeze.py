@@ -80,7 +80,7 @@ class Freeze:
 
 
 def _entry(tool: str, by: str, now: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """In the form of any other entry."""
+    """An entry for the audit trail, like that of a change."""
     return {
         "time": moment(now),
         "caller": {"client": by, "transport": "operator"},

@@ -117,7 +117,7 @@ class Journal:
         return found
 
     async def give_back(self, change: str) -> None:
-        """It cannot be closed now; any process may try again later."""
+        """Give the change back: it cannot be closed now, and any process may try again later."""
         await self._store.execute(
             "UPDATE quorate_changes SET owner = $1 WHERE id = $2 AND owner = $3", NOBODY, change, self._owner
         )

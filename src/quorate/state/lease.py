@@ -26,7 +26,7 @@ class Lease:
         self.owner = f"{secrets.randbits(62):016x}"
 
     async def take(self) -> bool:
-        """Take or renew it; False if another process has it."""
+        """Take or renew the lease; False if another process holds it."""
         now = self._store.clock.time()
         mine = Holder(self.owner, now + self._seconds)
         await self._store.hold(self.owner)

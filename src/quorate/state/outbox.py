@@ -48,7 +48,7 @@ class Delivery:
     created: float
     due: float
     together: bool
-    """It may be sent in one message with others."""
+    """Whether it may be combined with others in one message."""
     finding: str
     event: str
     notice: Notice
@@ -65,7 +65,7 @@ class Parcel:
     """What is sent as one message."""
 
     id: str
-    """The same at every attempt, so that a receiver can recognize a repetition."""
+    """Stays the same for every attempt, so that a receiver can recognize a repetition."""
     channel: str
     deliveries: tuple[Delivery, ...]
     unsure: bool
@@ -268,7 +268,7 @@ class Outbox:
 
 
 UNSURE = "unsure: "
-"""Begins the error of a message that may have arrived."""
+"""Prefix of the error of a message that may have arrived."""
 
 
 def _delivery(row: Row) -> Delivery:

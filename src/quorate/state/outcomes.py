@@ -12,7 +12,7 @@ class Outcome(StrEnum):
     DONE = "done"
     WARNINGS = "done with warnings"
     STARTED = "started"
-    """What it had to do is done: a run exists now, and does its work later."""
+    """A run was started, which does the work later."""
     PARTLY = "partly done"
     NOT_DONE = "not done"
     """Nothing was sent, or PVE shows no trace of it."""
@@ -42,7 +42,7 @@ class StepState(StrEnum):
     DONE = "done"
     WARNINGS = "warnings"
     STARTED = "started"
-    """Done, as far as starting a run goes."""
+    """A run was started."""
     FAILED = "failed"
     UNKNOWN = "unknown"
 

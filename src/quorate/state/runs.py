@@ -30,11 +30,11 @@ MOST_LINES = 1000
 
 class RunState(StrEnum):
     WAITING = "waiting"
-    """For its time or its window."""
+    """Waits for its start time or its window."""
     RUNNING = "running"
     PAUSED = "paused"
     ABORTING = "aborting"
-    """Nothing new is started; what the run has to clean up is cleaned up."""
+    """Starts nothing new, only cleans up."""
     DONE = "done"
     FAILED = "failed"
     ABORTED = "aborted"
@@ -89,7 +89,7 @@ class Bound(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def literal(text: str) -> str:
-    """As a glob that matches only this text."""
+    """A glob that matches only this text."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
@@ -286,7 +286,7 @@ class RunStore:
                 return run
 
     async def change_ours(self, id: str, edit: Callable[[Run], None]) -> Run:
-        """The same as its worker. Raises NotOurs if another has taken it over, or might have."""
+        """Like `change`, as its worker. Raises NotOurs if another process has taken it over, or might have."""
         await self._store.hold(self.owner)
 
         def edit_ours(run: Run) -> None:
@@ -326,7 +326,7 @@ class RunStore:
         return run.owner != NOBODY and (run.owner == self.owner or await self._store.is_held(run.owner))
 
     async def lacks_worker(self, run: Run) -> bool:
-        """Whether it could continue now, if only a process did."""
+        """Whether it could continue now, but no process works on it."""
         return run.state in (RunState.RUNNING, RunState.ABORTING) and not await self.is_worked_on(run)
 
     # -- control ---------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class RunStore:
         *,
         origin: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Continue. `allowed` was approved as having this risk, and widens the bounds. `origin`: who does this."""
+        """Resume it. `allowed` widens the bounds; it was approved with this risk. `origin` is the caller."""
 
         def edit(run: Run) -> None:
             _refuse_ended(run)
@@ -398,7 +398,7 @@ class RunStore:
 
 
 def no_run(id: str) -> NotFound:
-    """The same for one that does not exist and one that the caller must not see."""
+    """The same error for a run that does not exist and one that the caller must not see."""
     advice = see("List the runs, or use `quorate runs`", RUN_LIST)
     return NotFound(f"There is no run {normalize_id(id)!r}", next_step=advice)
 
@@ -416,7 +416,7 @@ def decode_run(entry: str) -> Run:
 
 
 def encode_run(run: Run) -> str:
-    """Texts of a type of their own, such as sizes, are plain texts here."""
+    """Encode as JSON; texts with a type of their own, such as sizes, become plain texts."""
     try:
         return msgspec.json.encode(run, enc_hook=str).decode()
     except UnicodeEncodeError:  # a lone surrogate, from a command line

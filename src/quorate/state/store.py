@@ -58,7 +58,7 @@ class Store:
 
     @property
     def place(self) -> str:
-        """Where it is, without the password."""
+        """The location, without the password."""
         if not self.shared:
             return self._location
         from quorate.state.postgres import safe_address

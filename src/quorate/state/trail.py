@@ -42,7 +42,7 @@ COLUMNS = (
     "prev",
     "hash",
 )
-"""Of a CSV export; everything else is in a last column, `more`."""
+"""Columns of a CSV export; everything else goes into a last column, `more`."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Filters:
     since: float | None = None
     until: float | None = None
     clusters: frozenset[str] | None = None
-    """Only entries of these."""
+    """Only entries of these clusters."""
 
     def accept(self, entry: Mapping[str, Any]) -> bool:
         return (
@@ -118,7 +118,7 @@ class AuditHead:
         return Link(**rows[0]) if rows else None
 
     async def move(self, known: Link | None, to: Link) -> None:
-        """Only if it is as known: a head that differs is evidence and stays."""
+        """Move the head, but only from the known one: a head that differs is evidence and stays."""
         if known is None:
             await self._store.execute(
                 "INSERT INTO quorate_audit_head (name, seq, hash) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -302,7 +302,7 @@ class AuditTrail:
 
 
 def open_trail(store: Store, file: Path) -> AuditTrail:
-    """In the file, or in the store if replicas share it. Nothing is opened before the first use."""
+    """The audit trail in a file, or in the store if replicas share it. Nothing is opened before the first use."""
     if store.shared:
         from quorate.state.trail_table import TrailTable
 
@@ -354,7 +354,7 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """As text. What a spreadsheet would read as a formula is quoted, because strangers may have written it."""
+    """A CSV cell. What a spreadsheet would read as a formula is quoted, because strangers may have written it."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

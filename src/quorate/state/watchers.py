@@ -22,7 +22,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
     requests: int = 0
     seconds: float = 0.0
     unread: int = 0
-    """Facts that were never read yet."""
+    """How many facts have never been read."""
 
     def is_current(self, now: float) -> bool:
         return now - self.last <= 3 * self.every + 60
@@ -42,19 +42,19 @@ class Watchers:
         await self._records.keep(cluster, WatchStatus(begun, now, every, requests, seconds, unread))
 
     async def all(self, clusters: Collection[str] | None = None) -> dict[str, WatchStatus]:
-        """Of these clusters, or all."""
+        """The watch status of these clusters, or of all."""
         found = await self._records.all()
         return {name: one for name, one in found.items() if clusters is None or name in clusters}
 
     async def watched_from(self, cluster: str, since: float) -> float | None:
-        """From when on it was watched without a gap, at or after `since`; None if it is not watched."""
+        """The time at or after `since` from which the cluster was watched without a gap; None if it is not watched."""
         found = await self._records.find(cluster)
         if found is None or not found.is_current(self._store.clock.time()):
             return None
         return max(found.begun, since)
 
     async def describe(self, now: float, clusters: Collection[str] | None = None) -> dict[str, Any]:
-        """For answers: without a watch, no finding means nothing."""
+        """Facts for answers: without a watch, the absence of findings means nothing."""
         found = await self.all(clusters)
         if not found:
             return {"watch": Advice("Nothing is watched: the operator can add [watch] or run `quorate watch`")}

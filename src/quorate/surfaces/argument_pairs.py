@@ -42,7 +42,7 @@ def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any]) -> dict[str, An
 _PAIR = re.compile(r"[A-Za-z_][\w-]*=")
 _SUBJECTS = ("name", "snapshot", "words", "guest", "host", "node", "storage", "service", "unit")
 _LEADING = ("storage", "disk", "since", "scope")
-"""What a tool is about if it is declared first."""
+"""Optional arguments that a tool is about if they are declared first."""
 
 
 def _obvious(schema: Mapping[str, Any]) -> list[str]:

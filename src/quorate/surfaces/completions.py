@@ -67,7 +67,7 @@ def _name_filter(typed: str) -> dict[str, Any]:
 
 
 def _guests(rows: list[dict[str, Any]]) -> list[str]:
-    """By name where that is enough, else by vmid; both are good."""
+    """Guests by name where that is unique, otherwise by vmid; both are accepted."""
     places = [f"{row['cluster']}/" if "cluster" in row else "" for row in rows]
     names = [place + row["name"] if row.get("name") else "" for place, row in zip(places, rows, strict=True)]
     count = Counter(names)

@@ -132,7 +132,7 @@ def _is_private(found: os.stat_result, kind: Any) -> bool:
 
 
 def _key(settings: Settings, demo: bool) -> str:
-    """Of everything that an answer may depend on. The address of the state does not matter and may hold a password."""
+    """A digest of everything that answers depend on, without the state's address, which may contain a password."""
     known = [__version__, sys.version, _stamps(), demo, replace(settings, state="")]
     return hashlib.sha256(_encode(known)).hexdigest()
 

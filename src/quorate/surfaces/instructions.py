@@ -93,7 +93,7 @@ def _level(gate: Gate, visible: Sequence[Operation]) -> str:
 
 
 def _switched_off(chosen: frozenset[str]) -> list[str]:
-    """What the person may want and the tools listed here cannot do."""
+    """The toolsets that are off, in case a task needs one."""
     off, partly = left_out(chosen)
     if not off and not partly:
         return []

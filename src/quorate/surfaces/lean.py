@@ -49,7 +49,7 @@ class Tool:
     name: str
     about: str
     risks: tuple[Risk, ...]
-    """Of the calls that it is for, the worst last."""
+    """The risks of the calls that it is for, the highest last."""
     arguments: type[msgspec.Struct] = _Running
     inapplicable: ClassVar[Mapping[str, str]] = {}
 
@@ -82,7 +82,7 @@ DESTROY = Tool(
 )
 TOOLS = {tool.name: tool for tool in (FIND, READ, CHANGE, DESTROY)}
 RUNNERS = (READ, CHANGE, DESTROY)
-"""From the mildest to the worst. A tool also runs what is milder: its annotations then say too much, not too little."""
+"""In order of risk. A tool also runs calls of lower risk: its annotations may overstate, but never understate."""
 
 
 class LeanSurface:
@@ -98,7 +98,7 @@ class LeanSurface:
         return [describe_tool(tool) for tool in self.usable(caller)]
 
     def usable(self, caller: Caller) -> list[Tool]:
-        """Those by which the caller can do anything."""
+        """The tools with which this caller can do something."""
         caller = caller.with_exposure(ALL_BY_DEFAULT)
         visible = self._pipeline.visible(caller)
         return [FIND, *(tool for tool in RUNNERS if any(self._runs(tool, one, caller) for one in visible))]
@@ -165,7 +165,7 @@ class LeanSurface:
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
     def _operation(self, name: str) -> Operation:
-        """Also one that is switched off, which the pipeline refuses with the reason."""
+        """Find an operation, even one that is switched off: the pipeline refuses it with the reason."""
         if found := find_operation(name):
             return found
         plain_words = " " in name.strip()
@@ -254,7 +254,7 @@ def describe_tool(tool: Tool) -> ListedTool:
 
 
 def _possible(operation: Operation) -> set[Risk]:
-    """What single calls of it can be."""
+    """The risks that single calls of the operation can have."""
     risks = list(Risk)
     return set(risks[risks.index(operation.least_risk) : risks.index(operation.risk) + 1])
 

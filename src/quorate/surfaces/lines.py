@@ -59,7 +59,7 @@ class Lines:
         self._more: asyncio.Future[None] | None = None
         """Done when more has arrived."""
         self._asked: queue.SimpleQueue[asyncio.AbstractEventLoop] | None = None
-        """For the thread that reads what the event loop cannot watch: files, and anything on Windows."""
+        """Wakes the thread that reads what the event loop cannot watch: files, and anything on Windows."""
 
     def __aiter__(self) -> Self:
         return self
@@ -134,7 +134,7 @@ class LineWriter:
         if self._room:
             self._room.register(descriptor, select.POLLOUT)
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        """For the thread, which writes what there is no room for yet."""
+        """Read by the thread that writes what there is no room for yet."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sent = self._written = 0
         """Bytes so far. While they differ, only the thread changes the second."""

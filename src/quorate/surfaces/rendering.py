@@ -77,7 +77,7 @@ def _to_objects(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[d
 
 
 def _unfold(value: Any) -> Any:
-    """With the tables inside an answer as lists of objects."""
+    """Convert the tables inside an answer to lists of objects."""
     if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
         return _to_objects(value["columns"], value["rows"])
     if isinstance(value, dict):

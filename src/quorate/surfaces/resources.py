@@ -33,7 +33,7 @@ class Kind:
     part: str
     variable: str
     operation: str
-    """Without it, there is nothing to read."""
+    """The operation that reads it; where it is not available, the resource is not listed."""
     title: str
     about: str
     read: Callable[[Read, str, Mapping[str, Any]], Awaitable[str]]

@@ -50,7 +50,7 @@ class Finder:
         return [operation for score, operation in scored if score > 0]
 
     def _hit(self, terms: dict[str, float], word: str) -> float:
-        """By the word itself, or by others that may stand for it."""
+        """The score of a word: the weight of the word itself, or of a synonym."""
         others = [LIKE * self._weight(terms, group) for group in _GROUPS.get(word, ())]
         return max(self._weight(terms, word), *others, 0.0)
 
@@ -133,13 +133,13 @@ def _terms(operation: Operation) -> dict[str, float]:
 
 
 def suggest_instead(name: str, among: Iterable[Operation]) -> str:
-    """One of these tools that the name may mean; empty if none comes near."""
+    """Suggest the tools that the name may mean; empty if none is close."""
     tools = {one.name: one for one in among}
     return suggest_tool(name, tools, "") or _related_tools(name, tools.values())
 
 
 def _related_tools(name: str, among: Iterable[Operation]) -> str:
-    """Tools for what the name says. None that destroys: a guess is taken for advice."""
+    """Tools that match the words of the name. None that destroys: a guess is taken as advice."""
     found = Finder(among).find(" ".join(re.split(r"[^A-Za-z0-9]+", name)))
     near = [one.name for one in found if one.risk is not Risk.DESTROY][:MAX_TOOLS]
     return f"Related tools: {', '.join(near)}." if near else ""

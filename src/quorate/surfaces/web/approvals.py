@@ -98,7 +98,7 @@ def _visible(rows: Iterable[Approval], clusters: frozenset[str] | None) -> Itera
 
 
 def _as_dict(row: Approval) -> dict[str, Any]:
-    """Without the digest, which means nothing to people; times as everywhere else."""
+    """An approval as JSON, without the digest, which means nothing to people."""
     facts = asdict(row) | {"standing": row.standing}
     del facts["digest"]
     facts["remarks"] = [str(one) for one in row.remarks]

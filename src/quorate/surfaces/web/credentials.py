@@ -55,7 +55,7 @@ class LocalLogin:
     bearer: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
     def take(self, ticket: str) -> str | None:
-        """What the ticket stands for, the first time."""
+        """Redeem the ticket, which works once."""
         if not self.ticket or not secrets.compare_digest(ticket.encode(), self.ticket.encode()):
             return None
         self.ticket = ""

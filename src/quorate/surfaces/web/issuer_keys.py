@@ -27,7 +27,7 @@ ANSWER_SECONDS = 10.0
 LARGEST_ANSWER = 512 * 1024
 SMALLEST_RSA_BITS = 2048
 UNANSWERED = (aiohttp.ClientError, TimeoutError, OSError, ValueError, LookupError, TypeError, AttributeError)
-"""What an issuer that is down or answers nonsense raises."""
+"""Errors raised when an issuer is down or its answer is invalid."""
 _METADATA = ("oauth-authorization-server", "openid-configuration")
 
 

@@ -30,12 +30,12 @@ from quorate.surfaces.web.replies import refusal
 
 HEADER_SECONDS = 20.0
 SURPLUS_SECONDS = 2.0
-"""For the head of a request that is refused anyway because there are too many connections."""
+"""Timeout for the head of a request that is refused anyway because there are too many connections."""
 MOST_SURPLUS = 50
 READING_SECONDS = 60.0
-"""For a client that stops reading its response; then the connection is closed."""
+"""Timeout for a client that stops reading its response; then the connection is closed."""
 MESSAGE_BYTES = 64 * 1024
-"""Of a web socket message: nobody types that much at once."""
+"""The longest WebSocket message: nobody types that much at once."""
 HANDOVER_SECONDS = 10
 """After the grace period: calls that follow a task check it a last time, then return its id."""
 
@@ -101,7 +101,7 @@ class Listener(uvicorn.Server):
         asyncio.get_running_loop().call_later(self._settings.drain_seconds, setattr, self, "should_exit", True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """In place of uvicorn's, which another library changes so that running answers are cut off."""
+        """Replaces uvicorn's handler, which another library patches so that running answers are cut off."""
         self.leave()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -108,13 +108,13 @@ class CallMetrics:
                 self._metrics.seconds.labels(tool).observe(self._clock.monotonic() - begun)
 
     def _tool(self, ctx: ServerRequestContext[Any]) -> str:
-        """Only known names become labels: callers choose names, and each label takes memory."""
+        """The label of a tool. Only known names become labels: callers choose names, and each label takes memory."""
         name = str((ctx.params or {}).get("name"))
         return name if self._knows(name) else "unknown"
 
 
 def _outcome(result: Any) -> str:
-    """From the wire form of the result."""
+    """The outcome, from the wire form of the result."""
     if isinstance(result, dict) and result.get("resultType") == "input_required":
         return "asked"
     return "error" if isinstance(result, dict) and result.get("isError") else "ok"
@@ -129,7 +129,7 @@ class WatchMetrics:
         self._watchers = Watchers(store)
 
     async def collect(self, clusters: frozenset[str] | None = None) -> list[Metric]:
-        """Of these clusters or of all. Empty if nothing was ever watched: a zero would say that nothing is wrong."""
+        """Metrics of these clusters or of all; empty if nothing was ever watched, because a zero would look healthy."""
         watched = await self._watchers.all(clusters)
         if not watched:
             return []

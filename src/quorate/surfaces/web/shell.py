@@ -107,7 +107,7 @@ class ShellPages:
                 await socket.close()
 
     async def _speak(self, socket: WebSocket) -> str:
-        """From the token to the end, and why it has ended, for the person."""
+        """Serve a terminal from the token to its end. Returns why it ended, for the person."""
         try:
             token = await self._receive_invitation(socket)
             await Freeze(self.store).require_none()

@@ -23,7 +23,7 @@ MOST_RUNS = 20
 INTERVAL = 1.0
 """Seconds between looks at the store, each of which is a few short queries."""
 LONGEST = 15 * 60.0
-"""Then the browser connects again, and its session is checked again from the start."""
+"""How long a stream lasts. Then the browser reconnects, and its session is checked from the start."""
 CHECK_EVERY = 5
 """Looks between two checks that the session still exists and its token is valid."""
 

@@ -48,7 +48,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleServices:
-    """Where the pages get their facts: the same pipeline that serves the tools, and the store."""
+    """What the pages read from: the same pipeline that serves the tools, and the store."""
 
     pipeline: Pipeline
     approvals: Approvals
@@ -71,7 +71,7 @@ class ConsoleServices:
         return {CLUSTER: cluster} if cluster and self.pipeline.sites.several else {}
 
     async def run(self, person: Person, tool: str, **arguments: Any) -> Result:
-        """As the tool of that name, with the person's scope: rules, redaction and the journal apply."""
+        """Run a tool with the person's scope; rules, redaction and the journal apply."""
         given = {name: value for name, value in arguments.items() if value is not None}
         return await self.pipeline.run(tool, given, Exchange(person.caller, wait_seconds=0.0))
 
@@ -90,7 +90,7 @@ class ConsoleServices:
         return [dict(zip(data.columns, row, strict=True)) for row in data.rows] if isinstance(data, Table) else []
 
     async def rows_or_problem(self, person: Person, tool: str, **arguments: Any) -> tuple[list[dict[str, Any]], str]:
-        """For a part of a page: what cannot be read is explained in its place."""
+        """The rows for part of a page, or the reason why they cannot be read."""
         try:
             return await self.rows(person, tool, **arguments), ""
         except Problem as problem:

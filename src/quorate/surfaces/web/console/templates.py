@@ -114,5 +114,5 @@ def _bytes(name: str) -> bytes:
 
 @cache
 def _asset_url(name: str) -> str:
-    """With a digest, so that a browser may keep it until it changes."""
+    """The URL of an asset with a digest, so that a browser may cache it until it changes."""
     return f"{PATH}/static/{name}?v={hashlib.sha256(_bytes(name)).hexdigest()[:12]}"
