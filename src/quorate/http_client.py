@@ -17,7 +17,7 @@ try:
 finally:
     del ssl.SSLContext.set_default_verify_paths  # it is inherited again
 
-# Of each connection. The 256 KiB that asyncio takes add up to 4 MB for 16 connections; a record has 16 KiB.
+# Per connection: the 256 KiB that asyncio allocates add up to 4 MB for 16 connections; a record has 16 KiB.
 asyncio.sslproto.SSLProtocol.max_size = 32 * 1024
 
 __all__ = ["aiohttp", "public_connector", "public_context"]

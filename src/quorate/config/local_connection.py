@@ -82,7 +82,7 @@ def _files_of_surfaces(surfaces: Collection[str], instance: str | None) -> list[
 
 
 def _read_json(file: Path, elsewhere: str | None) -> LocalConnection:
-    import json  # most set-ups have no such file
+    import json  # most setups have no such file
 
     try:
         content = json.loads(read_dotenv(file))

@@ -177,7 +177,7 @@ class Cluster:
     ) -> Cluster:
         if hides is None:
             return self
-        from quorate.pve.filtered_cluster import filter_cluster  # which is made of this class
+        from quorate.pve.filtered_cluster import filter_cluster  # which imports this module
 
         return await filter_cluster(self, hides)
 

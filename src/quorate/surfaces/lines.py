@@ -115,7 +115,7 @@ class Lines:
             self._ended = True
             self._arrived.extend([_text(self._begun)] if self._begun else [])
         self._begun += begun
-        del self._begun[LONGEST_LINE:]  # which is one too many, as the newline counts
+        del self._begun[LONGEST_LINE:]  # one too many, because the newline counts
         if self._more is not None:
             self._more.set_result(None)
             self._more = None

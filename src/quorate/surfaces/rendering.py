@@ -129,8 +129,7 @@ def _lines(values: dict[str, Any], indent: str) -> list[str]:
         elif isinstance(value, list):
             lines += _list(key, value, indent)
         elif isinstance(value, str) and "\n" in value:
-            # Every line is set in by the same: a file keeps its shape, and no line of it passes for one of Quorate's
-            # own.
+            # Every line is indented equally: a file keeps its shape, and none of its lines looks like one of Quorate's.
             lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in value.split("\n"))]
         else:
             lines.append(f"{indent}{key}: {_scalar(value, indent)}")
