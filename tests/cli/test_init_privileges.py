@@ -8,7 +8,7 @@ import pytest
 
 from quorate.cli.grants import least_privileges
 from quorate.config import Access
-from quorate.operations.access.permission_needs import withheld
+from quorate.operations.access.permission_needs import describe_withheld
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.sim.access.directory import Token, User
 from tests.generators import examples
@@ -66,8 +66,8 @@ def token_for(quorate, version, level, toolset):
 
 
 def test_what_the_read_level_leaves_out_is_named():
-    said = " ".join(withheld("read", GRANTED))
+    said = " ".join(describe_withheld("read", GRANTED))
     assert "to see the pending updates of nodes: Sys.Modify on /nodes" in said
     assert "VM.Backup on /vms" in said
-    assert withheld("read", ["cluster"]) == []
-    assert withheld("admin", GRANTED) == []
+    assert describe_withheld("read", ["cluster"]) == []
+    assert describe_withheld("admin", GRANTED) == []

@@ -147,7 +147,7 @@ def _token_id(text: str) -> str:
 
 def _show_script(options: argparse.Namespace, token_id: str, level: str, toolsets: Sequence[str]) -> None:
     from quorate.cli.grants import ALMIGHTY, MONITOR, grant_script
-    from quorate.operations.access.permission_needs import withheld
+    from quorate.operations.access.permission_needs import describe_withheld
 
     if token_id.startswith(f"{ALMIGHTY}!"):
         print(f"\nA token of {ALMIGHTY} has every privilege. A user of its own is safer: {USUAL_TOKEN}.")
@@ -163,7 +163,7 @@ def _show_script(options: argparse.Namespace, token_id: str, level: str, toolset
         "\nIts last line shows the token's secret once. If the user is new, it has no password and exists only for the"
     )
     print("token; if it existed before, the token also has its other privileges.")
-    for what in withheld(level, toolsets):
+    for what in describe_withheld(level, toolsets):
         print(f"Not granted, because it would also allow changes: {what}.")
     if options.pve == "8" and "guests" in toolsets:
         print(MONITOR)

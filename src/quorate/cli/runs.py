@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     async def run(store: RunStore) -> int:
-        from quorate.operations.runs.control import WAITS_FOR_WORKER, at_present
+        from quorate.operations.runs.control import WAITS_FOR_WORKER, describe_progress
         from quorate.pipeline.sanitization import clean, one_line
         from quorate.state.runs import ACTIVE, RunState
 
@@ -63,7 +63,7 @@ def _list(options: argparse.Namespace) -> int:
         elif not rows:
             print("There are no runs." if options.all else "No run is active.")
         for row in () if options.json else rows:
-            why = WAITS_FOR_WORKER if await store.lacks_worker(row) else at_present(row)
+            why = WAITS_FOR_WORKER if await store.lacks_worker(row) else describe_progress(row)
             reason = f"  ({one_line(why)})" if why else ""
             print(f"{row.id}  {row.state.value:<8}  {row.cluster}  {one_line(row.title)}{reason}")
         return OK

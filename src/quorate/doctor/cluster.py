@@ -12,7 +12,7 @@ from quorate.doctor import Finding, Findings, State
 from quorate.doctor.network import check_endpoint
 from quorate.inside.pct import SshNotSetUp, try_pct
 from quorate.operations.access.permission_audit import permission_audit
-from quorate.operations.access.permission_needs import withheld
+from quorate.operations.access.permission_needs import describe_withheld
 from quorate.problems import Problem
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster
@@ -123,7 +123,7 @@ async def check_privileges(cluster: Cluster, level: str, toolsets: Sequence[str]
         verdict = await permission_audit(cluster, level=level, toolsets=checked) if checked else {"allowed": True}  # type: ignore[arg-type]
         if verdict["allowed"]:
             found.ok("privileges", f"All privileges that access {level} needs: {', '.join(checked)}")
-            for what in withheld(level, checked):
+            for what in describe_withheld(level, checked):
                 found.ok("privileges", f"Not part of access {level}, because it would also allow changes: {what}")
             return
         held: Mapping[str, Mapping[str, int]] = await cluster.get("/access/permissions")

@@ -66,9 +66,9 @@ class JobTool:
 
 async def _poll(jobs: JobRegistry, found: FoundJob, seconds: float) -> dict[str, Any]:
     known = found.known
-    async with _losing(jobs, known):
+    async with _forget_lost_job(jobs, known):
         output = await found.job.wait(seconds)
-    about = _about(jobs, found.noun, known)
+    about = _job_facts(jobs, found.noun, known)
     if output is None:
         shown = output_facts(await found.job.partial_output(), ended=False)
         return {"job": found.handle, "state": "running", **about, **shown}
@@ -91,7 +91,7 @@ def _stop(jobs: JobRegistry, found: FoundJob) -> Plan:
     """Judged by the rules of the cluster that the machine belongs to, as its start was."""
 
     async def perform(context: StepContext) -> ActionResult:
-        async with _losing(jobs, found.known):
+        async with _forget_lost_job(jobs, found.known):
             await found.job.stop()
             output = await found.job.wait(min(context.wait, 1.0))
         if found.known is not None:
@@ -106,7 +106,7 @@ def _stop(jobs: JobRegistry, found: FoundJob) -> Plan:
     by_agent = found.known is None or found.known.record.transport_name == "agent"
     needs = needs_of(guest, AgentTransport(guest.cluster, guest, "posix")) if guest is not None and by_agent else ()
     step = Action("Stop it", line, perform, target, needs, found.where)
-    return Plan(f"Stop the command {handle}", (step,), facts=_about(jobs, found.noun, found.known))
+    return Plan(f"Stop the command {handle}", (step,), facts=_job_facts(jobs, found.noun, found.known))
 
 
 def _recorded_target(known: BackgroundJob | None) -> Target | None:
@@ -135,7 +135,7 @@ def _table(jobs: JobRegistry, noun: Noun, known: list[BackgroundJob]) -> Table:
     return page(columns, rows, limit=len(rows) or 1, offset=0)
 
 
-def _about(jobs: JobRegistry, noun: Noun, known: BackgroundJob | None) -> Mapping[str, Any]:
+def _job_facts(jobs: JobRegistry, noun: Noun, known: BackgroundJob | None) -> Mapping[str, Any]:
     if known is None:
         return {}
     one = known.record
@@ -154,7 +154,7 @@ def job_on(transport: Transport, known: BackgroundJob, password: Secret | None =
 
 
 @contextlib.asynccontextmanager
-async def _losing(jobs: JobRegistry, known: BackgroundJob | None) -> AsyncIterator[None]:
+async def _forget_lost_job(jobs: JobRegistry, known: BackgroundJob | None) -> AsyncIterator[None]:
     """A command that has been forgotten does not block others."""
     try:
         yield

@@ -129,7 +129,7 @@ class CommandJob:
         output = await self._await_or_stop(job, job.wait(context.wait))
         if output is not None:
             spent = clock.monotonic() - begun
-            return ActionResult({**_overtime(output, spent, self.timeout), **output_facts(output)})
+            return ActionResult({**_timeout_facts(output, spent, self.timeout), **output_facts(output)})
         job.leave()
         by_agent = transport.name == "agent"
         await self.jobs.remember(self._record(job.handle, kept=by_agent), job)
@@ -203,7 +203,7 @@ async def command_job(jobs: JobRegistry, target: CommandTarget, request: Command
     return CommandJob(jobs, target, wanted, line, request.timeout, request.keep, named)
 
 
-def _overtime(output: Output, spent: float, timeout: float | None) -> dict[str, Any]:
+def _timeout_facts(output: Output, spent: float, timeout: float | None) -> dict[str, Any]:
     forced = output.signal in _POSIX_ENDS or output.exit_code in _ENDED_BY_FORCE or output.exit_code == 1
     if timeout is None or spent < timeout or not forced:
         return {}

@@ -158,7 +158,7 @@ async def _snapshot(one: _SnapshotTarget, plan: Plan) -> tuple[str, Call | Actio
     try:
         call, _ = await creation(guest, name, f"before: {plan.summary}")
     except Conflict as problem:
-        problem.next_step = _instead(guest)
+        problem.next_step = _alternative(guest)
         raise
     if not one.apart:
         return name, call
@@ -174,7 +174,7 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in _OF_THE_SNAPSHOT}
 
 
-def _changed_meanwhile(guest: Guest) -> Problem:
+def _concurrent_change(guest: Guest) -> Problem:
     return Conflict(
         f"{guest} was changed by someone else in the meantime",
         why="Its configuration is not the one that this change was planned from",
@@ -196,12 +196,12 @@ async def _with_later_digest(backend: Backend, step: Call | Action) -> Call | Ac
     guest = await backend.api.guest(vmid)
     config = await guest.get("config")
     if config.get("digest") != step.params["digest"]:
-        raise _changed_meanwhile(guest)
+        raise _concurrent_change(guest)
 
     async def digest() -> str:
         now = await guest.get("config")
         if _options(now) != _options(config):
-            raise _changed_meanwhile(guest)
+            raise _concurrent_change(guest)
         return str(now["digest"])
 
     others = {name: value for name, value in step.params.items() if name != "digest"}
@@ -209,14 +209,14 @@ async def _with_later_digest(backend: Backend, step: Call | Action) -> Call | Ac
 
 
 def _refusal(why: str, guest: Guest | None = None) -> Problem:
-    return Conflict("A snapshot would not undo this, so nothing was changed", why=why, next_step=_instead(guest))
+    return Conflict("A snapshot would not undo this, so nothing was changed", why=why, next_step=_alternative(guest))
 
 
 def _not_applicable(why: str) -> Problem:
     return Conflict("`safely` does not apply, so nothing was changed", why=why, next_step=_WITHOUT)
 
 
-def _instead(guest: Guest | None) -> str | Advice:
+def _alternative(guest: Guest | None) -> str | Advice:
     if guest is None:
         return _WITHOUT
     return Advice("Back it up first, then call again without `safely`", BACKUP_CREATE(guest=guest.vmid))

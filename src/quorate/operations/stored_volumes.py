@@ -90,7 +90,7 @@ async def places(
     """
     if node is not None:
         await pve.inventory.node(node)
-    view = await pve.inventory.on_second_look(lambda view: _knowing(view, storages, node))
+    view = await pve.inventory.on_second_look(lambda view: _require_storages(view, storages, node))
     chosen: dict[tuple[str, str], Resource] = {}
     for row in sorted(view.of_type("storage"), key=lambda row: (row.storage, row.status != "available", row.node)):
         if row.node in view.online and _fits(row, storages, node, content):
@@ -106,7 +106,7 @@ def _fits(row: Resource, storages: Collection[str] | None, node: str | None, con
     )
 
 
-def _knowing(view: View, storages: Collection[str] | None, node: str | None) -> View:
+def _require_storages(view: View, storages: Collection[str] | None, node: str | None) -> View:
     """The view, if it has all of these storages."""
     known = sorted({row.storage for row in view.of_type("storage") if node is None or row.node == node})
     for name in storages or ():

@@ -14,7 +14,13 @@ from msgspec import Meta
 from quorate.hints import NAMED, Advice, either
 from quorate.operations.access.acl import checked_path
 from quorate.operations.access.directory import PLAIN_ID, acl, holder, roles
-from quorate.operations.access.permission_needs import NeededCall, calls_of_level, lacking, only_for_root, paths_of
+from quorate.operations.access.permission_needs import (
+    NeededCall,
+    calls_of_level,
+    missing_privileges,
+    paths_of,
+    root_only_calls,
+)
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.plan import Plan
 from quorate.operations.registry import (
@@ -182,17 +188,17 @@ async def _for_level(
     for name in toolsets or []:
         if name not in TOOLSETS:
             raise BadArgument(f"There is no toolset {name!r}", next_step=f"Available: {', '.join(TOOLSETS)}")
-    places = [_place(path) for path in paths] or [{}]
+    places = [_path_values(path) for path in paths] or [{}]
     wanted = calls_of_level(level, toolsets or [name for name in TOOLSETS if name != "api"], places)
     facts = await pve.facts()
     await effective.on(paths_of(facts, wanted, effective.who))
-    missing = lacking(facts, wanted, effective.who, effective.has)
+    missing = missing_privileges(facts, wanted, effective.who, effective.has)
     return await _verdict(
         pve, effective, {path: missing[path] for path in missing if path in (paths or missing)}, level
     )
 
 
-def _place(path: str) -> dict[str, str]:
+def _path_values(path: str) -> dict[str, str]:
     """The values that a path gives for the paths of calls."""
     kind, _, name = path.strip("/").partition("/")
     key = {"vms": "vmid", "nodes": "node", "storage": "storage", "pool": "poolid"}.get(kind)
@@ -211,7 +217,7 @@ async def _for_tool(
 ) -> dict[str, Any]:
     chosen = operations(TOOLSETS).get(tool)
     if chosen is None or chosen.name == "permission_audit":
-        raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_like(tool))
+        raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_suggest_tools(tool))
     given = _decode_arguments(chosen, arguments)
     _refuse_to_try(chosen, given)
     observed = ReadOnlyCluster(pve)
@@ -231,15 +237,15 @@ async def _for_tool(
         if match is not None:
             wanted.append(NeededCall(method, match.endpoint.template, {**match.values, **params}))
     await effective.on(paths_of(facts, wanted, effective.who))
-    answer = await _verdict(pve, effective, lacking(facts, wanted, effective.who, effective.has), tool)
-    if root := only_for_root(facts, wanted):
+    answer = await _verdict(pve, effective, missing_privileges(facts, wanted, effective.who, effective.has), tool)
+    if root := root_only_calls(facts, wanted):
         answer["only_root"] = root
     if stopped is not None:
         answer["note"] = f"Quorate's own privileges are not sufficient to determine the whole call: {stopped.what}"
     return {"plan": plan.summary if plan else "", **answer}
 
 
-def _like(tool: str) -> str:
+def _suggest_tools(tool: str) -> str:
     """Tools with a similar name, or with the same noun: names are noun_verb."""
     known = [name for name in operations(TOOLSETS) if name != "permission_audit"]
     near = similar(tool, known, 3)

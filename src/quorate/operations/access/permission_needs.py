@@ -197,7 +197,7 @@ def calls_of_level(level: str, toolsets: Iterable[str], places: Sequence[Mapping
     return [NeededCall(method, template, values) for method, _, template in split for values in places]
 
 
-def withheld(level: str, toolsets: Iterable[str]) -> list[str]:
+def describe_withheld(level: str, toolsets: Iterable[str]) -> list[str]:
     """What the privileges of a level leave out on purpose, and what it would take."""
     if level != "read":
         return []
@@ -210,7 +210,9 @@ def paths_of(facts: Facts, wanted: Iterable[NeededCall], who: str) -> set[str]:
     return {widen_path(need.path) for one in wanted for need in _all_needs(facts, one, who)}
 
 
-def lacking(facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has) -> dict[str, dict[str, list[str]]]:
+def missing_privileges(
+    facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has
+) -> dict[str, dict[str, list[str]]]:
     """What must be granted: path -> privilege -> the calls that need it."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in wanted:
@@ -223,7 +225,7 @@ def lacking(facts: Facts, wanted: Iterable[NeededCall], who: str, has: Has) -> d
     return found
 
 
-def only_for_root(facts: Facts, wanted: Iterable[NeededCall]) -> list[str]:
+def root_only_calls(facts: Facts, wanted: Iterable[NeededCall]) -> list[str]:
     endpoints = ((one, facts.endpoint(one.method, one.template)) for one in wanted)
     return sorted({one.name for one, endpoint in endpoints if root_only(endpoint.permission)})
 
@@ -235,21 +237,21 @@ def widen_path(path: str) -> str:
 
 def _all_needs(facts: Facts, one: NeededCall, who: str) -> list[Need]:
     permission = facts.endpoint(one.method, one.template).permission
-    return [*needs(permission, one.values), *_beyond(facts, one, who)]
+    return [*needs(permission, one.values), *_undeclared_needs(facts, one, who)]
 
 
 def _missing(facts: Facts, one: NeededCall, who: str, has: Has) -> list[Need]:
     permission = facts.endpoint(one.method, one.template).permission
     declared = missing(permission, one.values, lambda path, privilege: has(widen_path(path), privilege))
     beyond = []
-    for need in _beyond(facts, one, who):
+    for need in _undeclared_needs(facts, one, who):
         lacked = tuple(name for name in need.privileges if not has(widen_path(need.path), name))
         if lacked and (not need.any_of or len(lacked) == len(need.privileges)):
             beyond.append(need if need.any_of else Need(need.path, lacked, any_of=False))
     return [*declared, *beyond]
 
 
-def _beyond(facts: Facts, one: NeededCall, who: str) -> list[Need]:
+def _undeclared_needs(facts: Facts, one: NeededCall, who: str) -> list[Need]:
     """What the declared privileges do not cover: checks in PVE's code, and those that depend on a user."""
     listed = IN_CODE.get(one.name, ())
     listed += (_ALL_CONFIG,) if one.name == _WHOLE_CONFIG and not one.values.keys() - {"node", "vmid"} else ()

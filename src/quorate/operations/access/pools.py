@@ -87,18 +87,18 @@ async def pool_set(
     present = await _existing(pve, pool) if pool in known else None
     if present is None:
         _check_parent(pool, known)
-    joining = await _joining(pve, pool, add_guests or [], move)
+    joining = await _find_joining_guests(pve, pool, add_guests or [], move)
     leaving = await pve.guests(remove_guests or [])
     storages = await _check_storages(pve, add_storages or [])
     now = _members(present or {})
-    add = {"vms": _fresh([str(one.vmid) for one in joining], now[0]), "storage": _fresh(storages, now[1])}
+    add = {"vms": _absent_from([str(one.vmid) for one in joining], now[0]), "storage": _absent_from(storages, now[1])}
     take = {
         "vms": [str(one.vmid) for one in leaving if str(one.vmid) in now[0]],
         "storage": [one for one in remove_storages or [] if one in now[1]],
     }
-    calls = _creating(pve, pool, comment) if present is None else _commenting(pve, pool, present, comment)
-    calls += _moving(pve, pool, add, joins=True, move=move) + _moving(pve, pool, take, joins=False)
-    unchanged = _already(pool, now, joining, leaving, storages, remove_storages or [])
+    calls = _creation_call(pve, pool, comment) if present is None else _comment_call(pve, pool, present, comment)
+    calls += _membership_call(pve, pool, add, joins=True, move=move) + _membership_call(pve, pool, take, joins=False)
+    unchanged = _unchanged_members(pool, now, joining, leaving, storages, remove_storages or [])
     if not calls and not unchanged:
         unchanged = (f"pool {pool} already has these settings",)
     roles = await _roles_on(pve, pool) if any(add.values()) or any(take.values()) else []
@@ -132,7 +132,7 @@ async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -
     async def settled() -> bool:
         return pool not in await _pools(pve)
 
-    calls = _moving(pve, pool, {"vms": vms, "storage": storages}, joins=False)
+    calls = _membership_call(pve, pool, {"vms": vms, "storage": storages}, joins=False)
     calls.append(Call(f"Delete pool {pool}", "DELETE", "/pools", {"poolid": pool}, _target(pool), settled=settled))
     return Plan(f"Delete pool {pool}", tuple(calls), facts={"roles_lost": roles} if roles else {})
 
@@ -172,7 +172,7 @@ def _check_parent(pool: str, known: Mapping[str, Any]) -> None:
         raise BadArgument(f"Pool {pool} needs the pool {parent} around it", next_step=f"Create {parent} first")
 
 
-async def _joining(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Guest]:
+async def _find_joining_guests(pve: Cluster, pool: str, refs: Refs, move: bool) -> list[Guest]:
     pve.inventory.forget()  # membership may have changed a moment ago
     guests = await pve.guests(refs)
     for guest in guests:
@@ -196,11 +196,11 @@ async def _check_storages(pve: Cluster, names: list[str]) -> list[str]:
     return await pve.inventory.on_second_look(existing) if names else []
 
 
-def _fresh(wanted: list[str], present: list[str]) -> list[str]:
+def _absent_from(wanted: list[str], present: list[str]) -> list[str]:
     return [one for one in dict.fromkeys(wanted) if one not in present]
 
 
-def _creating(pve: Cluster, pool: str, comment: str | None) -> list[Call]:
+def _creation_call(pve: Cluster, pool: str, comment: str | None) -> list[Call]:
     async def settled() -> bool:
         return pool in await _pools(pve)
 
@@ -208,7 +208,7 @@ def _creating(pve: Cluster, pool: str, comment: str | None) -> list[Call]:
     return [Call(f"Create pool {pool}", "POST", "/pools", params, _target(pool), settled=settled)]
 
 
-def _commenting(pve: Cluster, pool: str, present: Mapping[str, Any], comment: str | None) -> list[Call]:
+def _comment_call(pve: Cluster, pool: str, present: Mapping[str, Any], comment: str | None) -> list[Call]:
     if comment is None or comment == present.get("comment", ""):
         return []
 
@@ -219,7 +219,7 @@ def _commenting(pve: Cluster, pool: str, present: Mapping[str, Any], comment: st
     return [Call(f"Change the comment of pool {pool}", "PUT", "/pools", params, _target(pool), settled=settled)]
 
 
-def _moving(
+def _membership_call(
     pve: Cluster, pool: str, members: Mapping[str, list[str]], *, joins: bool, move: bool = False
 ) -> list[Call]:
     """One call for all members that join, one for all that leave; none if there are none."""
@@ -240,7 +240,7 @@ def _moving(
     return [Call(summary, "PUT", "/pools", params, _target(pool), settled=settled)]
 
 
-def _already(
+def _unchanged_members(
     pool: str,
     now: tuple[list[str], list[str]],
     joining: list[Guest],

@@ -69,7 +69,7 @@ def _creation(
         next_step=Advice("It has no privileges yet; grant it roles", ACL_SET(action="grant", holders=token))
         if privsep
         else None,
-        from_answers=lambda answers: _handed_over(token, answers),
+        from_answers=lambda answers: _secret_facts(token, answers),
     )
 
 
@@ -92,11 +92,11 @@ async def _renewal(pve: Cluster, token: str, path: str, exists: bool) -> Plan:
         call.summary,
         (call,),
         warnings=("Anything that still uses the old secret will be refused",),
-        from_answers=lambda answers: _handed_over(token, answers),
+        from_answers=lambda answers: _secret_facts(token, answers),
     )
 
 
-def _handed_over(token: str, answers: list[Any]) -> dict[str, Any]:
+def _secret_facts(token: str, answers: list[Any]) -> dict[str, Any]:
     answer = answers[0]
     if not isinstance(answer, dict) or "value" not in answer:
         return {

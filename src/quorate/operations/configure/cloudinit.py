@@ -66,7 +66,7 @@ async def cloudinit_get(
         "drive": f"{drive}: {config[drive]}" if drive else "none",
         "settings": _settings(config),
         "ssh_keys": values.decode_keys(str(config.get("sshkeys", ""))),
-        "not_on_drive_yet": _not_on_drive(rows),
+        "not_on_drive_yet": _pending_on_drive(rows),
     }
     if dump is not None:
         answer[dump] = without_secrets(str(await found.get("cloudinit/dump", type=dump)))
@@ -154,7 +154,7 @@ async def _plan(
     if regenerate or (regenerate is None and running and touched and not made):
         if await pve.may(f"/vms/{guest.vmid}", REGENERATE):
             summary = f"Write the cloud-init drive of {guest} again"
-            calls.append(guest_call(guest, "PUT", "cloudinit", summary, settled=_up_to_date(guest)))
+            calls.append(guest_call(guest, "PUT", "cloudinit", summary, settled=_drive_check(guest)))
         else:
             warnings.append(
                 f"The drive is not written again, which needs {REGENERATE} on /vms/{guest.vmid}; "
@@ -168,7 +168,7 @@ async def _plan(
         unchanged,
         facts=facts,
         warnings=tuple(warnings),
-        after=_when_it_counts(guest, running=running),
+        after=_restart_report(guest, running=running),
     )
 
 
@@ -194,7 +194,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return shown | {key: config[key] for key in sorted(config) if values.bus_of(key) == "ipconfig"}
 
 
-def _not_on_drive(rows: list[dict[str, Any]]) -> dict[str, str]:
+def _pending_on_drive(rows: list[dict[str, Any]]) -> dict[str, str]:
     waiting = values.pending_changes(rows)
     if "sshkeys" in waiting:
         waiting["sshkeys"] = ", ".join(values.decode_keys(waiting["sshkeys"]))
@@ -298,14 +298,14 @@ def _effect_check(guest: Guest, changed: Mapping[str, Any], removed: list[str]) 
     return look
 
 
-def _up_to_date(guest: Guest) -> Any:
+def _drive_check(guest: Guest) -> Any:
     async def look() -> bool:
         return not values.pending_changes(await guest.get("cloudinit") or [])
 
     return look
 
 
-def _when_it_counts(guest: Guest, *, running: bool) -> Any:
+def _restart_report(guest: Guest, *, running: bool) -> Any:
     async def look() -> Mapping[str, Any]:
         waiting = values.pending_changes(await guest.get("pending"))
         late = {key: value for key, value in waiting.items() if values.bus_of(key) in values.BOOTABLE}
@@ -314,7 +314,7 @@ def _when_it_counts(guest: Guest, *, running: bool) -> Any:
         facts: dict[str, Any] = {"reboot_needed": True}
         if late:
             facts["waits_for_restart"] = late
-        left = _not_on_drive(await guest.get("cloudinit") or [])
+        left = _pending_on_drive(await guest.get("cloudinit") or [])
         if left:
             facts["not_on_drive_yet"] = sorted(left)
         return {**facts, "next": Advice("cloud-init reads it at boot", GUEST_POWER(guest=guest.vmid, action="reboot"))}

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import GUEST_POWER, NAMED, Advice, Sentence
 from quorate.operations.config_change import Config
-from quorate.operations.configure.disk_checks import exactly, size_of
+from quorate.operations.configure.disk_checks import exact_size, size_of
 from quorate.operations.plan import Call, guest_call
 from quorate.operations.units import size as shown
 from quorate.problems import BadArgument
@@ -47,7 +47,7 @@ def resize_call(
     async def grown() -> bool:
         return size_of(str((await guest.get("config")).get(key, ""))) >= (leads_to or size)
 
-    text = ("+" if more else "") + exactly(size)
+    text = ("+" if more else "") + exact_size(size)
     summary = f"Grow {key} of {guest} " + (f"by {shown(size)}" if more else f"to {shown(size)}")
     return guest_call(guest, "PUT", "resize", summary, settled=grown, disk=key, size=text, digest=digest)
 

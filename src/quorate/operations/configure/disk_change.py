@@ -152,12 +152,12 @@ async def _detach(guest: Guest, disk: str | None, *, force: bool) -> Plan:
         f"Detach {key} from {guest}",
         (call,),
         facts={"volume": volume},
-        warnings=await _while_it_runs(guest, key) if keeps else (),
+        warnings=await _unmount_warnings(guest, key) if keeps else (),
         after=_detach_report(guest, key, volume),
     )
 
 
-async def _while_it_runs(guest: Guest, key: str) -> tuple[str, ...]:
+async def _unmount_warnings(guest: Guest, key: str) -> tuple[str, ...]:
     if await guest.status() != "running":
         return ()
     return (f"{guest} is running; unmount {key} inside it first",)

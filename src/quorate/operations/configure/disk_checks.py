@@ -159,7 +159,7 @@ def gibibytes(count: int) -> str:
     return f"{count / GIB:.10f}".rstrip("0").rstrip(".")
 
 
-def exactly(count: int) -> str:
+def exact_size(count: int) -> str:
     """Bytes in the largest unit that loses nothing, as PVE reads sizes."""
     for power, unit in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
         if count % 1024**power == 0:

@@ -71,10 +71,10 @@ async def nic_set(
         bridge = await pick_bridge(pve, found.row.node, bridge)
     changes: dict[str, Any] = {
         "bridge": bridge,
-        "tag": _or_none(vlan),
+        "tag": _setting_text(vlan),
         "firewall": firewall,
-        "rate": _or_none(rate),
-        "mtu": _or_none(mtu),
+        "rate": _setting_text(rate),
+        "mtu": _setting_text(mtu),
         "link_down": link_down,
         "macaddr" if found.is_vm else "hwaddr": mac,
     }
@@ -90,7 +90,7 @@ async def nic_set(
         f"{summary}: {stored}",
         ConfigEdit({key: stored}),
         slow=found.is_vm and await found.status() == "running",
-        settled=_has(found, key, stored),
+        settled=_effect_check(found, key, stored),
     )
     return Plan(
         summary,
@@ -154,7 +154,7 @@ def _refuse_foreign(guest: Guest, addresses: Mapping[str, Any], model: str | Non
         )
 
 
-def _or_none(number: float | None) -> str | None:
+def _setting_text(number: float | None) -> str | None:
     """0 removes a setting, which `_apply` reads as an empty text."""
     return None if number is None else (f"{number:g}" if number else "")
 
@@ -234,7 +234,7 @@ def _check_gateway(address: str, gateway: str) -> None:
         )
 
 
-def _has(guest: Guest, key: str, stored: str) -> Any:
+def _effect_check(guest: Guest, key: str, stored: str) -> Any:
     """PVE adds what is missing, such as the MAC of a new card, so every part that was sent has to be there."""
 
     async def look() -> bool:

@@ -67,11 +67,13 @@ async def firewall_object_set(
         calls += more
     if not calls and not unchanged:
         unchanged = (f"{_word(kind)} {name} already has these settings",)
-    warnings = await _way_in(pve, firewall, kind, name, remove or []) if calls else []
+    warnings = await _lockout_warnings(pve, firewall, kind, name, remove or []) if calls else []
     return Plan(f"Set {_word(kind)} {name} of {firewall.label}", tuple(calls), unchanged, warnings=tuple(warnings))
 
 
-async def _way_in(pve: Cluster, firewall: FirewallScope, kind: str, name: str, leaving: list[str]) -> list[str]:
+async def _lockout_warnings(
+    pve: Cluster, firewall: FirewallScope, kind: str, name: str, leaving: list[str]
+) -> list[str]:
     """The IP set `management` is how people from other networks reach the nodes."""
     if (firewall.scope, kind, name) != ("cluster", "ipset", "management") or not leaving:
         return []
@@ -99,7 +101,7 @@ async def plan_object_deletion(pve: Cluster, firewall: FirewallScope, kind: str,
             f"{_word(kind).capitalize()} {name} has {len(held)} {what}",
             next_step=Advice("Give {force} to delete them, too", force=True),
         )
-    calls = _emptying(path, name, held, firewall) if kind == "group" else []
+    calls = _rule_deletions(path, name, held, firewall) if kind == "group" else []
     params: dict[str, Any] = {"force": 1} if kind == "ipset" and held else {}
     if kind == "alias" and present.get("digest"):
         params["digest"] = present["digest"]
@@ -260,7 +262,7 @@ def _membership(pve: Cluster, firewall: FirewallScope, name: str, cidr: str, wan
     return settled
 
 
-def _emptying(path: str, name: str, rules: list[dict[str, Any]], firewall: FirewallScope) -> list[Call]:
+def _rule_deletions(path: str, name: str, rules: list[dict[str, Any]], firewall: FirewallScope) -> list[Call]:
     """From the last rule to the first, so that positions do not shift."""
     return [
         Call(f"Delete rule {pos} of security group {name}", "DELETE", f"{path}/{pos}", {}, firewall.target)

@@ -36,7 +36,7 @@ async def plan_each(summary: str, guests: list[Guest], planner: Planner) -> Plan
     found = await gather_bounded(READS_AT_ONCE, [partial(one, guest) for guest in guests])
     problems = [each for each in found if isinstance(each, Problem)]
     if problems and len(problems) == len(found):
-        raise problems[0] if len(problems) == 1 else _together(problems)
+        raise problems[0] if len(problems) == 1 else _combine_problems(problems)
     return Plan(
         summary,
         tuple(each for each in found if isinstance(each, Call)),
@@ -50,7 +50,7 @@ async def plan_each(summary: str, guests: list[Guest], planner: Planner) -> Plan
     )
 
 
-def _together(problems: list[Problem]) -> Conflict:
+def _combine_problems(problems: list[Problem]) -> Conflict:
     why = " ".join(str(problem) for problem in problems[:REASONS_SHOWN])
     return Conflict("None of the guests can do this now", why=why)
 
@@ -148,13 +148,13 @@ async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
         state = await state_of(guest)
         call = power_call(guest, action, state, params)
         if call is None:
-            await _refuse_passing(guest, action, state)
+            await _refuse_transition(guest, action, state)
         return call or f"{guest} is already {state}"
 
     return await plan_each(f"{_RULES[action].verb} {shortlist(guests, NAMES_SHOWN)}", guests, one)
 
 
-async def _refuse_passing(guest: Guest, action: str, state: str) -> None:
+async def _refuse_transition(guest: Guest, action: str, state: str) -> None:
     """A guest that is about to leave the requested state counts as not in it."""
     leaving = _LEAVE.get(_RULES[action].leads_to, ())
     for task in await guest.running_tasks() or ():
@@ -204,7 +204,9 @@ def power_call(guest: Guest, action: str, state: str, params: dict[str, Any]) ->
     if state in rule.done:
         return None
     if state not in rule.wants:
-        raise Conflict(f"{guest} is {state}, so it cannot {_verb(action)}", next_step=_way_out(guest, action, state))
+        raise Conflict(
+            f"{guest} is {state}, so it cannot {_verb(action)}", next_step=_next_action(guest, action, state)
+        )
     verb = "start" if action == "resume" and state == "hibernated" else action
 
     async def arrived() -> bool:
@@ -224,7 +226,7 @@ def _verb(action: str) -> str:
     }.get(action, f"be {action}d" if action.endswith("e") else f"be {action}ed")
 
 
-def _way_out(guest: Guest, action: str, state: str) -> Advice:
+def _next_action(guest: Guest, action: str, state: str) -> Advice:
     resume = GUEST_POWER(guest=guest.vmid, action="resume")
     if state == "stopped":
         return Advice("Start it", GUEST_POWER(guest=guest.vmid, action="start"))

@@ -195,7 +195,7 @@ async def guest_get(
     if detail and found.row.status == "running" != was:  # it was started after the cluster's view was made
         addresses, inside = await asyncio.gather(*_from_inside(found))
     config = {entry["key"]: entry["value"] for entry in pending if "value" in entry}
-    disks, detached, networks, options = _sorted_out(config)
+    disks, detached, networks, options = _group_options(config)
     waiting = values.pending_changes(pending)
     could_start = status.get("status") == "stopped" and not found.row.template and not status.get("lock")
     obstacles = await start_obstacles(pve, found, config, closely=detail) if could_start else []
@@ -386,7 +386,7 @@ _NOT_OPTIONS = {
 }
 
 
-def _sorted_out(config: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], dict[str, str], dict[str, Any]]:
+def _group_options(config: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], dict[str, str], dict[str, Any]]:
     """Disks, detached disks, networks and other options."""
     disks, detached, networks, options = {}, {}, {}, {}
     for key, value in sorted(config.items()):

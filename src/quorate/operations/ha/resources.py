@@ -251,7 +251,7 @@ async def ha_relocate(
         summary, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived
     )
     facts = {"copied_disks": copied} if copied else {}
-    return Plan(summary, (call,), facts=facts, after=after, from_answers=_company)
+    return Plan(summary, (call,), facts=facts, after=after, from_answers=_companions)
 
 
 async def _failed_moves(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ async def _failed_moves(pve: Cluster, guest: Guest) -> list[dict[str, Any]]:
     return [row for row in rows if row["type"] in ("qmigrate", "vzmigrate") and row.get("endtime")]
 
 
-def _company(answers: list[Any]) -> dict[str, Any]:
+def _companions(answers: list[Any]) -> dict[str, Any]:
     """PVE 9 lists the guests that move along, or those that block the move; then nothing moves."""
     answer = answers[0] if isinstance(answers[0], dict) else {}
     blocking = [f"{one['sid']} ({one['cause']})" for one in answer.get("blocking-resources", [])]
@@ -338,10 +338,10 @@ async def _refuse_against_rules(pve: Cluster, guest: Guest, node: str) -> None:
                 next_step=Advice("Choose another node, or change the rule", HA_RULE_SET),
             )
         if apart and not nodes:
-            await _refuse_company(pve, guest, node, [one for one in members if one != sid], rule["rule"])
+            await _refuse_separated(pve, guest, node, [one for one in members if one != sid], rule["rule"])
 
 
-async def _refuse_company(pve: Cluster, guest: Guest, node: str, others: list[str], rule: str) -> None:
+async def _refuse_separated(pve: Cluster, guest: Guest, node: str, others: list[str], rule: str) -> None:
     for other in others:
         row = await pve.inventory.guest(other.partition(":")[2])
         if row.node == node:

@@ -13,7 +13,7 @@ from quorate.homelab.host import Host, validate_host
 from quorate.homelab.selection import SECONDS, Limits, gather_in_time, select_records
 from quorate.homelab.verification import verify_host
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
-from quorate.operations.hosts.registry import SHOWN_AS, Labels, check_references, keeping
+from quorate.operations.hosts.registry import SHOWN_AS, Labels, check_references, plan_save
 from quorate.operations.hosts.several import join_answers, join_plans
 from quorate.operations.plan import ActionResult, Plan, StepContext
 from quorate.operations.registry import Risk, Table, operation
@@ -77,7 +77,7 @@ async def _update(homelab: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
             next_step=None if old.digest == new.digest else Advice("Try the login", HOST_VERIFY(host=old.name)),
         )
 
-    return await keeping(homelab, f"Update {old}: {', '.join(changes)}", new, perform)
+    return await plan_save(homelab, f"Update {old}: {', '.join(changes)}", new, perform)
 
 
 @operation(

@@ -18,7 +18,7 @@ from quorate.homelab.imports.candidate import Candidate
 from quorate.homelab.imports.ssh_config import read_ssh_config
 from quorate.homelab.verification import verify_host
 from quorate.inside.interfaces import read_interfaces, usable_addresses
-from quorate.operations.hosts.registry import Labels, keeping
+from quorate.operations.hosts.registry import Labels, plan_save
 from quorate.operations.hosts.several import MOST_REASONS, by_reason
 from quorate.operations.map.network_scan import Targets, scan_and_record
 from quorate.operations.plan import Action, ActionResult, Failure, Plan, StepContext
@@ -115,7 +115,7 @@ async def _register(homelab: Homelab, new: Host, lacking: list[str]) -> Action:
         login = "works" if verified["verified"] else f"{verified['failed_at']}: {verified['why']}"
         return ActionResult({"at": new.at, "login": login, "missing": "; ".join(lacking)})
 
-    plan = await keeping(homelab, f"Register {new} at {new.at}", new, perform)
+    plan = await plan_save(homelab, f"Register {new} at {new.at}", new, perform)
     [step] = plan.calls
     assert isinstance(step, Action)
     return step
@@ -222,7 +222,7 @@ async def _guests(homelab: Homelab) -> tuple[list[Candidate], list[str]]:
         except Problem as problem:
             remarks.append(f"{cluster.name} does not answer: {problem.what}")
             continue
-        asked = await gather_bounded(ASKED_AT_ONCE, [_asking(cluster, Guest(cluster, row)) for row in rows])
+        asked = await gather_bounded(ASKED_AT_ONCE, [_candidate_reader(cluster, Guest(cluster, row)) for row in rows])
         found += [one for one in asked if isinstance(one, Candidate)]
         silent = by_reason(
             (str(Guest(cluster, row)), one) for row, one in zip(rows, asked, strict=True) if isinstance(one, str)
@@ -231,7 +231,7 @@ async def _guests(homelab: Homelab) -> tuple[list[Candidate], list[str]]:
     return found, remarks
 
 
-def _asking(cluster: Cluster, guest: Guest) -> Any:
+def _candidate_reader(cluster: Cluster, guest: Guest) -> Any:
     async def ask() -> Candidate | str:
         own = Candidate(guest.row.name or str(guest.vmid), "", labels=tuple(guest.row.tag_list))
         try:

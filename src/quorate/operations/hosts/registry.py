@@ -100,7 +100,7 @@ async def host_register(
         await homelab.hosts.add(new)
         return ActionResult(await verify_host(homelab, new) if verify else {})
 
-    return await keeping(homelab, f"Register {new} at {new.at}", new, perform)
+    return await plan_save(homelab, f"Register {new} at {new.at}", new, perform)
 
 
 @operation(
@@ -150,7 +150,7 @@ async def _removal(homelab: Homelab, old: Host, going: set[str]) -> Plan:
 # -- shared ------------------------------------------------------------------------------------------------------------
 
 
-async def keeping(homelab: Homelab, summary: str, new: Host, perform: Any) -> Plan:
+async def plan_save(homelab: Homelab, summary: str, new: Host, perform: Any) -> Plan:
     line = f"save host {msgspec.json.encode(_as_dict(new), enc_hook=str).decode()}"
     same = await homelab.address_index.find_aliases(new, await homelab.hosts.all())
     warnings = tuple(f"{one} is at the same address, {one.at}" for one in same)

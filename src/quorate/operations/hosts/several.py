@@ -83,7 +83,7 @@ def join_answers(
 ) -> Table:
     """One table: hosts that did not answer, then a row for each answer or its rows, after the host's name."""
     answered: list[tuple[str, Facts | Table]]
-    answered, failures = _apart(answers, failures)
+    answered, failures = _split_failures(answers, failures)
     found: list[tuple[str, Facts]] = []
     facts_of: list[tuple[str, Mapping[str, Any]]] = []
     empty: list[str] = []
@@ -111,7 +111,7 @@ def join_answers(
     return table
 
 
-def _apart(
+def _split_failures(
     answers: Iterable[tuple[str, T | Problem]], failures: Mapping[str, Problem]
 ) -> tuple[list[tuple[str, T]], dict[str, Problem]]:
     """The answers, and why the other hosts have none."""
@@ -175,7 +175,7 @@ def join_plans(
     columns: tuple[str, ...],
 ) -> Plan:
     """One plan for all hosts, each with the steps of its own plan in order."""
-    plans, failures = _apart(answers, failures)
+    plans, failures = _split_failures(answers, failures)
     if not plans:
         raise _none_usable(summary, failures)
     steps = [_steps(label, plan) for label, plan in plans]
@@ -204,11 +204,13 @@ def _steps(label: str, plan: Plan) -> list[Call | Action]:
     if steps and plan.after is not None:
         last = steps[-1]
         assert isinstance(last, Action)
-        steps[-1] = replace(last, perform=_then(last, plan.after))
+        steps[-1] = replace(last, perform=_perform_then(last, plan.after))
     return steps
 
 
-def _then(step: Action, after: Callable[[], Awaitable[Mapping[str, Any]]]) -> Callable[..., Awaitable[ActionResult]]:
+def _perform_then(
+    step: Action, after: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> Callable[..., Awaitable[ActionResult]]:
     async def perform(context: StepContext) -> ActionResult:
         performed = await step.perform(context)
         return performed if performed.running else replace(performed, facts={**performed.facts, **await after()})

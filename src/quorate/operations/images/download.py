@@ -121,11 +121,11 @@ async def _from_url(pve: Cluster, image: _WebImage, storage: str | None, node: s
         summary,
         (Call(summary, "POST", path, params, target, settled=arrived, task_id=name),),
         facts={"volume": f"{destination.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
-        warnings=_doubts(expected, existing is not None),
+        warnings=_checksum_warnings(expected, existing is not None),
     )
 
 
-def _doubts(expected: Checksum | None, exists: bool) -> tuple[str, ...]:
+def _checksum_warnings(expected: Checksum | None, exists: bool) -> tuple[str, ...]:
     if expected is None:
         return ("Without a checksum, a damaged or changed file goes unnoticed",)
     return ("The file already exists; PVE verifies its checksum and downloads nothing",) if exists else ()

@@ -95,7 +95,7 @@ async def image_upload(
         },
         warnings=(
             *(("The file that has this name now is lost",) if existing else ()),
-            *(_only_there(destination, await other_nodes(pve, destination)) if node is None else ()),
+            *(_local_storage_warnings(destination, await other_nodes(pve, destination)) if node is None else ()),
         ),
     )
 
@@ -110,7 +110,7 @@ class _Image:
     digest: Checksum
 
 
-def _only_there(destination: Resource, others: list[str]) -> tuple[str, ...]:
+def _local_storage_warnings(destination: Resource, others: list[str]) -> tuple[str, ...]:
     if not others:
         return ()
     without = ", ".join(others[:NODES_NAMED]) + (" …" if others[NODES_NAMED:] else "")

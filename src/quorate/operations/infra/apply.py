@@ -13,8 +13,8 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra.diff import Difference, compare, find_superfluous
 from quorate.homelab.infra.document import MAX_COPIES, Document, Item, read_document
 from quorate.homelab.infra.plan_store import PlanStore
-from quorate.operations.infra.steps import Steps, gravest
-from quorate.operations.infra.validation import TODO, DocumentText, PlanId, find_differences, the_document
+from quorate.operations.infra.steps import Steps, risk_of_differences
+from quorate.operations.infra.validation import TODO, DocumentText, PlanId, find_differences, load_document
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, Conflict, NotFound
@@ -37,7 +37,7 @@ async def infra_apply(
 ) -> Plan:
     """Apply an infrastructure document in dependency order, up to the first step that fails.
     Call again to continue: everything is compared again, and what matches is left alone."""
-    wanted = await the_document(homelab, document, plan)
+    wanted = await load_document(homelab, document, plan)
     differences, left = await find_differences(homelab, wanted, prune=prune)
     warnings = (f"Left over, because prune is off: {', '.join(left)}",) if left else ()
     return await _plan(homelab, f"Apply {wanted.name}", wanted, differences, warnings)
@@ -59,7 +59,7 @@ async def infra_scale(
 ) -> Plan:
     """Run this many copies of a workload, with consecutive ports, or of a guest. Without document and plan, the
     applied document that has it. Fewer copies remove the last ones: containers, or guests with their disks."""
-    old = await the_document(homelab, document, plan) if document or plan else await _having(homelab, name)
+    old = await load_document(homelab, document, plan) if document or plan else await _find_document_with(homelab, name)
     item = old.items.get(name)
     if item is None or not hasattr(item.wanted, "replicas"):
         names = [one.name for one in old.items.values() if hasattr(one.wanted, "replicas")]
@@ -79,7 +79,7 @@ async def infra_scale(
     return await _plan(homelab, f"Scale {name} of {wanted.name} to {replicas}", wanted, differences)
 
 
-async def _having(homelab: Homelab, name: str) -> Document:
+async def _find_document_with(homelab: Homelab, name: str) -> Document:
     entries = await PlanStore(homelab.store).entries()
     found = [document for entry in entries.values() if name in (document := read_document(entry.document)).items]
     if len(found) == 1:
@@ -129,5 +129,5 @@ async def _plan(
         next_step=see(
             "See the state; apply again after a failure", INFRA_PLAN(plan=wanted.id), INFRA_APPLY(plan=wanted.id)
         ),
-        risk=gravest(todo),
+        risk=risk_of_differences(todo),
     )

@@ -105,7 +105,7 @@ def backup_steps(
     """A step for each device, judged by its own rules, and one that writes the archive."""
     reading = _Reading(homelab, places, scope, name, data)
 
-    def taking_from(ref: str, machine: Machine) -> Action:
+    def backup_step(ref: str, machine: Machine) -> Action:
         async def perform(_: StepContext) -> ActionResult:
             try:
                 found = await reading.of(ref)
@@ -119,12 +119,12 @@ def backup_steps(
         return machine_read(machine, summary, line, perform)
 
     async def write(_: StepContext) -> ActionResult:
-        done = await (await reading.begun()).finish()
+        done = await (await reading.begin()).finish()
         return ActionResult(done, next_step=Advice("Go back to it", INFRA_ROLLBACK(backup=done["backup"])))
 
     archive = homelab.settings.work / backups.FOLDER
     last = Action("Write the archive", f"write {archive}/{name or 'backup'}-….tar", write)
-    return (*(taking_from(ref, place) for ref, place in places), last), {"sections": list(scope)}
+    return (*(backup_step(ref, place) for ref, place in places), last), {"sections": list(scope)}
 
 
 class _Reading:
@@ -138,13 +138,13 @@ class _Reading:
         self._backup: backups.Backup | None = None
         self._tasks: dict[str, asyncio.Task[DeviceBackup]] = {}
 
-    async def begun(self) -> backups.Backup:
+    async def begin(self) -> backups.Backup:
         if self._backup is None:
             self._backup = await self._begin()
         return self._backup
 
     async def of(self, ref: str) -> DeviceBackup:
-        backup = await self.begun()
+        backup = await self.begin()
         if not self._tasks:
             gate = asyncio.Semaphore(AT_ONCE)
             self._tasks = {

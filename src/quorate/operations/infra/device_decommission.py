@@ -55,8 +55,8 @@ async def device_decommission(
             ),
             facts={"dependants": left, "still_runs": needed.running},
         )
-    steps = [step for move in moves if other for step in _moving(machine, other, move, data=data)]
-    forget = _forgetting(homelab, ref, machine, known, forced=force)
+    steps = [step for move in moves if other for step in _move_steps(machine, other, move, data=data)]
+    forget = _forget_step(homelab, ref, machine, known, forced=force)
     return Plan(
         f"Decommission {machine}",
         (*steps, forget),
@@ -107,7 +107,7 @@ async def _moves(
     return found
 
 
-def _moving(machine: Machine, other: Machine, move: Move, *, data: bool) -> tuple[Action, Action]:
+def _move_steps(machine: Machine, other: Machine, move: Move, *, data: bool) -> tuple[Action, Action]:
     """A step on each of the two machines, so that the rules of both count."""
     name, image = move.workload.name, move.spec.image
 
@@ -131,7 +131,7 @@ def _moving(machine: Machine, other: Machine, move: Move, *, data: bool) -> tupl
     )
 
 
-def _forgetting(homelab: Homelab, ref: str, machine: Machine, known: Device | None, *, forced: bool) -> Action:
+def _forget_step(homelab: Homelab, ref: str, machine: Machine, known: Device | None, *, forced: bool) -> Action:
     async def perform(context: StepContext) -> ActionResult:
         done: dict[str, str] = {}
         if await homelab.hosts.find(ref):

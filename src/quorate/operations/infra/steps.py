@@ -39,7 +39,7 @@ Reach = tuple[Target | None, tuple[Call, ...], Cluster | None, Host | None, Risk
 SHORTEST_HIDDEN = 5
 
 
-def gravest(differences: list[Difference]) -> Risk | None:
+def risk_of_differences(differences: list[Difference]) -> Risk | None:
     """Replacing a container loses data outside volumes; so does removing anything."""
     for one in differences:
         if one.act == "remove" or (one.act == "update" and one.item.kind == "workload"):
@@ -66,7 +66,7 @@ class Steps:
         named = one.item.kind != "workload" or one.act == "remove" or self._is_named(one)
         if one.act != "remove" and getattr(one.item.wanted, "unit", None):
             named = is_named(self._homelab, one.name)
-        perform = self._removing(one) if one.act == "remove" else self._making(one, target, where)
+        perform = self._removal_step(one) if one.act == "remove" else self._apply_step(one, target, where)
         line = self._line(one)
         because = await self._sends_secrets(one, becomes)
         risk = Risk.DESTROY if because else risk
@@ -183,7 +183,7 @@ class Steps:
                 text = text.replace(secret, HIDDEN)
         return without_secrets(text)
 
-    def _making(self, one: Difference, target: Target | None, where: Cluster | None) -> Perform:
+    def _apply_step(self, one: Difference, target: Target | None, where: Cluster | None) -> Perform:
         async def perform(context: StepContext) -> ActionResult:
             if one.item.place:
                 await self._require_judged(one.item, target, where)
@@ -197,8 +197,8 @@ class Steps:
                     next_step=see("See the differences", INFRA_PLAN),
                 )
             if one.item.kind == "guest":
-                return await self._carried_out(one, context)
-            return await performed_of(await self._plan_of(now), context)
+                return await self._run_guest_plan(one, context)
+            return await perform_plan(await self._plan_of(now), context)
 
         return perform
 
@@ -213,15 +213,15 @@ class Steps:
                 next_step="Call again, so that they are checked for this one.",
             )
 
-    def _removing(self, one: Difference) -> Perform:
+    def _removal_step(self, one: Difference) -> Perform:
         async def perform(context: StepContext) -> ActionResult:
             if one.item.kind == "guest":
-                return await self._carried_out(one, context)
-            return await performed_of(await removal(self._homelab, one), context)
+                return await self._run_guest_plan(one, context)
+            return await perform_plan(await removal(self._homelab, one), context)
 
         return perform
 
-    async def _carried_out(self, one: Difference, context: StepContext) -> ActionResult:
+    async def _run_guest_plan(self, one: Difference, context: StepContext) -> ActionResult:
         cluster = find_cluster(self._homelab, one.place)
         return ActionResult(await context.carry_out(cluster, self._guest_plans[one.name], context.wait, context.report))
 
@@ -331,7 +331,7 @@ async def removal(homelab: Homelab, one: Difference) -> Plan:
     return await host_remove(homelab, one.name)
 
 
-async def performed_of(plan: Plan, context: StepContext) -> ActionResult:
+async def perform_plan(plan: Plan, context: StepContext) -> ActionResult:
     """A plan of actions alone, done as one step."""
     facts: dict[str, Any] = {}
     for action in plan.calls:

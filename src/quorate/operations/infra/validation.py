@@ -24,7 +24,7 @@ DocumentText = Annotated[
 PlanId = Annotated[str, Meta(description="From infra_plan, or the name of an applied document")]
 
 
-async def the_document(homelab: Homelab, document: str | dict[str, Any] | None, plan: str | None) -> Document:
+async def load_document(homelab: Homelab, document: str | dict[str, Any] | None, plan: str | None) -> Document:
     if (document is None) == (plan is None):
         raise BadArgument("Give either document or plan, not both", next_step="Give either document or plan")
     if document is not None:
@@ -103,7 +103,7 @@ async def infra_plan(
     prune: Annotated[bool, Meta(description="Remove what it created before and no longer lists")] = False,
 ) -> dict[str, Any]:
     """What an infrastructure document would change, field by field. Returns the plan's id."""
-    wanted = await the_document(homelab, document, plan)
+    wanted = await load_document(homelab, document, plan)
     differences, left = await find_differences(homelab, wanted, prune=prune)
     kept = PlanStore(homelab.store)
     counts = {act: count for act in (*TODO, "none", "going on", "unknown")

@@ -48,7 +48,7 @@ async def inventory_export(
     user = None if user is None else names.require_user(user)
     key_file = None if key_file is None else refuse_templates("key_file", key_file)
     chosen = await _select_guests(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
-    found = await gather_bounded(ASKED_AT_ONCE, [_asking(pve, one, interface) for one in chosen])
+    found = await gather_bounded(ASKED_AT_ONCE, [_host_finder(pve, one, interface) for one in chosen])
     inventory, left_out = Inventory(), {}
     for host in sorted(found, key=lambda host: host.guest.vmid):
         if host.address:
@@ -86,7 +86,7 @@ async def _select_guests(pve: Cluster, guest: GuestRefs | None, fits: Filter) ->
     return found
 
 
-def _asking(pve: Cluster, guest: Guest, interface: str | None) -> Any:
+def _host_finder(pve: Cluster, guest: Guest, interface: str | None) -> Any:
     return lambda: _find_host(pve, guest, interface)
 
 

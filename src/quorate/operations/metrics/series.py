@@ -139,10 +139,10 @@ def seconds_until_full(found: Statistics, points: Sequence[tuple[float, float]],
 def downsample(rows: Sequence[dict[str, float]], count: int, *, peak: bool) -> list[dict[str, float]]:
     """At most `count` rows: neighbors are merged, by their mean or their peak, at the time of the last of them."""
     width = max(1, math.ceil(len(rows) / count))
-    return [_together(rows[start : start + width], peak) for start in range(0, len(rows), width)]
+    return [_merge_rows(rows[start : start + width], peak) for start in range(0, len(rows), width)]
 
 
-def _together(rows: Sequence[dict[str, float]], peak: bool) -> dict[str, float]:
+def _merge_rows(rows: Sequence[dict[str, float]], peak: bool) -> dict[str, float]:
     merged: dict[str, float] = {"time": rows[-1]["time"]}
     for field in dict.fromkeys(name for row in rows for name in row if name != "time"):
         values = [row[field] for row in rows if field in row]
@@ -176,11 +176,11 @@ def unit_of(field: str, largest: float) -> Unit:
     if field.startswith("pressure"):
         return Unit("%")
     if field in _BYTES:
-        return _fitting(_BINARY, largest)
+        return _choose_unit(_BINARY, largest)
     if field in _RATES:
-        return _fitting(_DECIMAL, largest)
+        return _choose_unit(_DECIMAL, largest)
     return Unit("")
 
 
-def _fitting(units: Sequence[Unit], largest: float) -> Unit:
+def _choose_unit(units: Sequence[Unit], largest: float) -> Unit:
     return next((unit for unit in reversed(units) if abs(largest) >= unit.size), units[0])

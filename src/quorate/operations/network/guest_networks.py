@@ -16,7 +16,7 @@ KINDS = {"bridge": ("bridge", "OVSBridge"), "vlan": ("vlan",), "vnet": ("vnet",)
 COLUMNS = ("node", "name", "type", "active", "address", "ports", "vlan", "zone", "comment")
 
 
-async def for_guests(pve: Cluster, node: str | None, kind: str | None, *, limit: int, offset: int) -> Table:
+async def list_guest_networks(pve: Cluster, node: str | None, kind: str | None, *, limit: int, offset: int) -> Table:
     """Of one node, or of all that are online."""
     if node is not None:
         await pve.inventory.node(node)

@@ -40,7 +40,7 @@ async def network_list(
     if kind is not None and kind not in _KINDS[of]:
         raise BadArgument(Sentence("{of} has no {kind}", of=of, kind=kind), next_step=f"It has {', '.join(_KINDS[of])}")
     if of == "guests":
-        return await guest_networks.for_guests(pve, node, kind, limit=limit, offset=offset)
+        return await guest_networks.list_guest_networks(pve, node, kind, limit=limit, offset=offset)
     if of == "node":
         if node is None:
             raise BadArgument(

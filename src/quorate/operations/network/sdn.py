@@ -49,7 +49,7 @@ async def _rows(pve: Cluster, kind: str | None = None) -> list[list[Any]]:
     if kind in (None, "zone"):
         rows += [_row("zone", row["zone"], "", row) for row in await pve.get(f"{ROOT}/zones", pending=1)]
     if kind in (None, "vnet"):
-        rows += [_row("vnet", row["vnet"], _now_or_soon(row, "zone"), row) for row in vnets]
+        rows += [_row("vnet", row["vnet"], _current_or_pending(row, "zone"), row) for row in vnets]
     if kind in (None, "subnet"):
         for vnet in (row["vnet"] for row in vnets if row.get("state") != "deleted"):
             subnets = await pve.get(f"{ROOT}/vnets/{vnet}/subnets", pending=1)
@@ -66,7 +66,7 @@ def _words(settings: Any) -> str:
     return " ".join(f"{key}={value}" for key, value in (settings or {}).items())
 
 
-def _now_or_soon(row: Mapping[str, Any], key: str) -> str:
+def _current_or_pending(row: Mapping[str, Any], key: str) -> str:
     return str(row.get(key) or (row.get("pending") or {}).get(key, ""))
 
 

@@ -120,7 +120,7 @@ async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdow
         summary,
         (call,),
         facts={"guests_going_down": _labels(running)},
-        warnings=tuple(await _dangers(pve, node, running)),
+        warnings=tuple(await _shutdown_warnings(pve, node, running)),
         next_step=Advice(f"PVE has accepted it and shuts the guests down first{after}", NODE_LIST),
     )
 
@@ -131,7 +131,7 @@ def _labels(running: list[Resource]) -> list[str]:
     return names[:GUESTS_NAMED] + ([f"and {more} more"] if more > 0 else [])
 
 
-async def _dangers(pve: Cluster, node: str, running: list[Resource]) -> list[str]:
+async def _shutdown_warnings(pve: Cluster, node: str, running: list[Resource]) -> list[str]:
     found = [f"{len(running)} running guests of {node} go down"] if running else []
     nodes = await pve.inventory.of_type("node")
     left = sum(row.status == "online" and row.node != node for row in nodes)

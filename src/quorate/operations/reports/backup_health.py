@@ -16,7 +16,7 @@ from quorate.hints import (
     PERMISSION_AUDIT,
     SNAPSHOT_LIST,
 )
-from quorate.operations.reports.findings import Finding, count_of, names, read_in_time, time_there, unchecked_finding
+from quorate.operations.reports.findings import Finding, count_of, names, pve_time, read_in_time, unchecked_finding
 from quorate.operations.reports.node_health import DAY
 from quorate.operations.units import duration
 from quorate.problems import Problem
@@ -35,7 +35,7 @@ async def backups(pve: Cluster, rows: list[Resource], days: int) -> list[Finding
     if not guests:
         return []
     found = await _without_job(pve, guests)
-    seen = await _look(pve, rows)
+    seen = await _survey_backups(pve, rows)
     found += seen.trouble
     if seen.trouble and not seen.places:
         return found
@@ -46,7 +46,7 @@ async def backups(pve: Cluster, rows: list[Resource], days: int) -> list[Finding
         found.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
     as_far = " (as far as could be checked)" if seen.trouble else ""
     visible = [row for row in guests if row not in hidden]
-    return found + missing_or_old(visible, seen.newest, time_there(pve), days, as_far)
+    return found + missing_or_old(visible, seen.newest, pve_time(pve), days, as_far)
 
 
 def missing_or_old(
@@ -112,7 +112,7 @@ class _BackupSurvey:
     trouble: list[Finding] = field(default_factory=list)
 
 
-async def _look(pve: Cluster, rows: list[Resource]) -> _BackupSurvey:
+async def _survey_backups(pve: Cluster, rows: list[Resource]) -> _BackupSurvey:
     places: dict[tuple[str, str], Resource] = {}
     for row in rows:
         if row.type == "storage" and row.status == "available" and "backup" in row.content.split(","):
@@ -163,7 +163,7 @@ async def old_snapshots(pve: Cluster, rows: list[Resource], days: int) -> list[F
 
     asked = guests[:GUESTS_READ]
     answers = await gather_bounded(READS_AT_ONCE, [partial(read, row) for row in asked])
-    now = time_there(pve)
+    now = pve_time(pve)
     found: list[Finding] = []
     failed: list[tuple[Resource, Problem]] = []
     for row, answer in zip(asked, answers, strict=True):

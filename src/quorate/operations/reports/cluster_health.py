@@ -22,12 +22,12 @@ from quorate.operations.preconditions import storages_on
 from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.reports import backup_health, node_health
 from quorate.operations.reports.cluster_state import (
-    away_by_node,
     full_storages,
     ha_trouble,
     lost_quorum,
     nodes_down,
-    storages_away,
+    unavailable_by_node,
+    unavailable_storages,
 )
 from quorate.operations.reports.findings import SEVERITIES, Finding, count_of, run_check
 from quorate.pve.cluster import Cluster
@@ -94,7 +94,7 @@ async def _nodes(rows: list[Resource]) -> list[Finding]:
 
 
 async def _storages(pve: Cluster, rows: list[Resource], limit: float) -> list[Finding]:
-    return storages_away(await _really_away(pve, away_by_node(rows))) + full_storages(rows, limit)
+    return unavailable_storages(await _really_away(pve, unavailable_by_node(rows))) + full_storages(rows, limit)
 
 
 async def _really_away(pve: Cluster, away: dict[str, list[str]]) -> dict[str, list[str]]:

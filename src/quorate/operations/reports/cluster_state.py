@@ -33,7 +33,7 @@ def nodes_down(rows: list[Resource]) -> list[Finding]:
     return found
 
 
-def away_by_node(rows: list[Resource]) -> dict[str, list[str]]:
+def unavailable_by_node(rows: list[Resource]) -> dict[str, list[str]]:
     """Node -> storages that it reports as not available; only nodes that are online report anything."""
     online = {row.node for row in rows if row.type == "node" and row.status == "online"}
     away: dict[str, list[str]] = {}
@@ -43,7 +43,7 @@ def away_by_node(rows: list[Resource]) -> dict[str, list[str]]:
     return away
 
 
-def storages_away(away: dict[str, list[str]]) -> list[Finding]:
+def unavailable_storages(away: dict[str, list[str]]) -> list[Finding]:
     """Of storage -> nodes."""
     return [
         Finding(

@@ -69,6 +69,6 @@ def count_of(count: int, one: str, several: str) -> str:
     return f"1 {one}" if count == 1 else f"{count} {several}"
 
 
-def time_there(pve: Cluster) -> float:
+def pve_time(pve: Cluster) -> float:
     """What PVE's clock says, as of its latest answer."""
     return pve.clock.time() + pve.client.clock_skew

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from quorate.hints import NODE_GET, NODE_INSPECT, TASK_GET
-from quorate.operations.reports.findings import Finding, count_of, names, read_in_time, time_there, unchecked_finding
+from quorate.operations.reports.findings import Finding, count_of, names, pve_time, read_in_time, unchecked_finding
 from quorate.operations.units import moment
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
@@ -47,7 +47,7 @@ async def _of_every_node(
 
 async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     """Those of the last day, the same kind on the same node once, with the newest of them."""
-    since = int(time_there(pve)) - DAY
+    since = int(pve_time(pve)) - DAY
 
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/tasks", errors=1, since=since, limit=TASKS_READ)
@@ -104,7 +104,7 @@ async def certificates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
         return await pve.get(f"/nodes/{node}/certificates/info")
 
     answers, found = await _of_every_node(rows, "certificates", read)
-    return found + ending_certificates(answers, time_there(pve))
+    return found + ending_certificates(answers, pve_time(pve))
 
 
 def ending_certificates(answers: dict[str, list[dict[str, Any]]], now: float) -> list[Finding]:

@@ -56,7 +56,7 @@ async def run_list(
         return is_visible(run, pve, blank) and run.scope.get(OTHER_CLUSTER) not in closed
 
     runs = await store.list(wanted, cluster=pve.name, limit=limit, shows=shows)
-    now = [WAITS_FOR_WORKER if await runs_of(pve).lacks_worker(run) else blank(at_present(run)) for run in runs]
+    now = [WAITS_FOR_WORKER if await runs_of(pve).lacks_worker(run) else blank(describe_progress(run)) for run in runs]
     rows = [
         [run.id, run.kind, run.state.value, blank(run.title), moment(run.created), does]
         for run, does in zip(runs, now, strict=True)
@@ -242,7 +242,7 @@ async def _visible(
     return {name: blank_all(value) for name, value in facts.items()}
 
 
-def at_present(run: Run) -> str:
+def describe_progress(run: Run) -> str:
     """What a run does or waits for, in one line; empty if nothing is to be said."""
     if run.current:
         return "; ".join(one.says for one in run.current.values())

@@ -306,13 +306,13 @@ class GuestUpdate:
             **({"rolled_back": True} if memory.get("rolled_back") else {}),
             **({"output": memory["output"]} if memory.get("output") else {}),
             **({"not_removed": left} if left else {}),
-            **self._name_way_back(work),
+            **self._describe_rollback(work),
         }
         if memory["verdict"] == "healthy":
             return finish("updated and healthy")
         return fail("rolled back: " + memory["why"] if memory.get("rolled_back") else memory["why"])
 
-    def _name_way_back(self, work: Work) -> dict[str, str]:
+    def _describe_rollback(self, work: Work) -> dict[str, str]:
         """The snapshot or backup that is still there, by its kind."""
         if not work.memory.get("protected") or work.memory.get("dropped"):
             return {}

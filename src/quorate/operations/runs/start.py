@@ -78,7 +78,7 @@ class Outline:
 
 
 def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | None) -> Plan:
-    starts = _starts(pve, at)
+    starts = _parse_start(pve, at)
     _check_window(window)
     when = ([f"from {moment(starts)}"] if starts else []) + ([f"only {window}"] if window else [])
 
@@ -156,7 +156,7 @@ def _run(pve: Cluster, outline: Outline, context: StepContext, starts: float, wi
     return run
 
 
-def _starts(pve: Cluster, at: str | None) -> float:
+def _parse_start(pve: Cluster, at: str | None) -> float:
     if at is None:
         return 0.0
     now = pve.clock.time()

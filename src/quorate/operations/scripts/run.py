@@ -64,7 +64,7 @@ async def script_run(
     owner: Owner,
 ) -> Plan:
     """Let a community script create a container. It runs as root on the node: inspect it first with dry_run=true."""
-    found = _makes_containers(index_of(homelab), script)
+    found = _find_container_script(index_of(homelab), script)
     machine, cluster = await _node(homelab, node)
     fetched = await fetch_script(homelab.settings.scripts_url, found.path)
     if sha256 is not None and sha256.strip().lower() != fetched.sha256:
@@ -103,7 +103,7 @@ async def script_run(
     )
 
 
-def _makes_containers(index: Index, name: str) -> Script:
+def _find_container_script(index: Index, name: str) -> Script:
     try:
         return index.get(name, "ct")
     except NotFound:

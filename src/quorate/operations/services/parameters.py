@@ -58,7 +58,7 @@ def with_record(homelab: Homelab, entry: Installation, work: Work, old: Installa
     """The record says that it was begun, and then how it went."""
     ledger = Installations(homelab.store)
 
-    async def begun(report: Report) -> dict[str, Any]:
+    async def run_recorded(report: Report) -> dict[str, Any]:
         await ledger.keep(entry)
         try:
             facts = await work(report)
@@ -73,7 +73,7 @@ def with_record(homelab: Homelab, entry: Installation, work: Work, old: Installa
         await ledger.keep(msgspec.structs.replace(entry, state="installed"))
         return facts
 
-    return begun
+    return run_recorded
 
 
 def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidden: tuple[str, ...] = ()) -> Perform:
@@ -83,7 +83,7 @@ def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidd
     async def perform(context: StepContext) -> ActionResult:
         claim = await ledger.begin_work(host, service)
 
-        async def exclusively(report: Report) -> dict[str, Any]:
+        async def run_claimed(report: Report) -> dict[str, Any]:
             renewing = asyncio.ensure_future(_keep_renewing(ledger, claim))
             try:
                 return await work(report)
@@ -92,7 +92,7 @@ def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidd
                 await ledger.end_work(claim)
 
         facts = await Deployment(homelab.store, host, f"service {service}", hidden).follow(
-            exclusively, context.wait, context.report, homelab.ssh.pool
+            run_claimed, context.wait, context.report, homelab.ssh.pool
         )
         if facts is None:
             step = see("See its progress", SERVICE_STATUS(host=host, service=service))

@@ -73,12 +73,12 @@ async def plan_in_new_guest(
 async def _guest_plan(cluster: Cluster, kind: str, template: Template, place: GuestPlace) -> Plan:
     create = container_create if kind == "ct" else vm_create
     wanted = known_names(create.__name__, {name: value for name, value in place.items() if name not in _OWN})
-    wanted = {**_usual(kind, template), **wanted, "start": True}
+    wanted = {**_default_settings(kind, template), **wanted, "start": True}
     plan: Plan = await create(cluster, **convert_arguments(create.__name__, wanted, "place"))
     return plan
 
 
-def _usual(kind: str, template: Template) -> dict[str, Any]:
+def _default_settings(kind: str, template: Template) -> dict[str, Any]:
     """What the service needs, and something for the system around it."""
     memory = bytes_of(template.needs.memory) // MEBIBYTE
     if kind == "vm":
@@ -114,15 +114,15 @@ class _Journey:
         line = INSTALLS_DOCKER + describe_command(up, self._template, self._chosen)
         install = f"Install {self._template.title} in guest {self._vmid}"
         return (
-            Action(self._plan.summary, making, self._first, needs=calls, where=self._cluster),
-            Action(install, line, self._second, where=self._cluster),
+            Action(self._plan.summary, making, self._create_guest, needs=calls, where=self._cluster),
+            Action(install, line, self._await_install, where=self._cluster),
         )
 
-    async def _first(self, context: StepContext) -> ActionResult:
+    async def _create_guest(self, context: StepContext) -> ActionResult:
         self._context, self._report = context, context.report
         hidden = tuple(self._chosen.values[name] for name in self._chosen.secret)
         perform = work_exclusively(self._homelab, self._where, self._template.id, self._work, hidden)
-        whole = self._whole = asyncio.ensure_future(perform(replace(context, report=self._tell)))
+        whole = self._whole = asyncio.ensure_future(perform(replace(context, report=self._forward_report)))
         made = asyncio.ensure_future(self._made.wait())
         try:
             await asyncio.wait({whole, made}, return_when=asyncio.FIRST_COMPLETED)
@@ -137,12 +137,13 @@ class _Journey:
         step = f"Guest {self._vmid} is still being created; the service follows automatically. {performed.next_step}"
         return replace(performed, next_step=step)
 
-    async def _second(self, context: StepContext) -> ActionResult:  # the time to wait counts from the first step on
+    async def _await_install(self, context: StepContext) -> ActionResult:
+        """The time to wait counts from the first step on."""
         assert self._whole is not None
         self._report = context.report
         return await self._whole
 
-    async def _tell(self, done: float, whole: float | None, line: str) -> None:
+    async def _forward_report(self, done: float, whole: float | None, line: str) -> None:
         if self._report is not None:
             await self._report(done, whole, line)
 

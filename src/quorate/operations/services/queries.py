@@ -268,10 +268,10 @@ async def _status_or_reason(asked: Any) -> dict[str, Any]:
 
 def _hosts(service: str, installed: list[Installation], gone: Mapping[str, str]) -> str:
     found = [entry for entry in installed if entry.service == service and entry.state != "removed"]
-    return ", ".join(_at(entry, gone.get(entry.host, "")) for entry in found)
+    return ", ".join(_describe_host(entry, gone.get(entry.host, "")) for entry in found)
 
 
-def _at(entry: Installation, gone: str) -> str:
+def _describe_host(entry: Installation, gone: str) -> str:
     remark = gone or ("" if entry.state == "installed" else entry.state)
     return f"{entry.host} ({remark})" if remark else entry.host
 

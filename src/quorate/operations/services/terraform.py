@@ -47,10 +47,10 @@ async def plan_changes(
 
 async def install(homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any]) -> Plan:
     saved = await plan_changes(homelab, machine, template, given)
-    return applying(homelab, machine, template, saved)
+    return plan_apply(homelab, machine, template, saved)
 
 
-def applying(homelab: Homelab, machine: Machine, template: Template, saved: SavedPlan) -> Plan:
+def plan_apply(homelab: Homelab, machine: Machine, template: Template, saved: SavedPlan) -> Plan:
     """Apply exactly that plan; its risk depends on what it removes."""
     at = workspace(homelab, machine, template)
     does = f"Apply the plan for {template.title} on {machine}: {_count_changes(saved)}"
@@ -98,10 +98,10 @@ async def uninstall(homelab: Homelab, machine: Machine, template: Template, *, d
             f"{template.title} was created by Terraform, which destroys things with their data",
             next_step=Advice("To confirm, use {data}", data=True),
         )
-    return await destroying(homelab, machine, template)
+    return await plan_destroy(homelab, machine, template)
 
 
-async def destroying(homelab: Homelab, machine: Machine, template: Template) -> Plan:
+async def plan_destroy(homelab: Homelab, machine: Machine, template: Template) -> Plan:
     at = workspace(homelab, machine, template)
     if not at.applied:
         raise NotFound(

@@ -42,11 +42,11 @@ async def storage_list(
     groups: dict[tuple[str, str], list[Resource]] = {}
     for row in rows:
         groups.setdefault((row.storage, "" if row.shared else row.node), []).append(row)
-    await _ask_for_new(pve, groups)
+    await _refresh_unreported_storages(pve, groups)
     return page(COLUMNS, (_row(groups[key]) for key in sorted(groups)), limit=limit, offset=offset)
 
 
-async def _ask_for_new(pve: Cluster, groups: dict[tuple[str, str], list[Resource]]) -> None:
+async def _refresh_unreported_storages(pve: Cluster, groups: dict[tuple[str, str], list[Resource]]) -> None:
     """A storage that no node has reported as available may be new, so one of its nodes is asked."""
     online = (await pve.inventory.view()).online
     silent = {
@@ -61,7 +61,7 @@ async def _ask_for_new(pve: Cluster, groups: dict[tuple[str, str], list[Resource
                 groups[key] = [fresh[key[0]] if place.node == node else place for place in groups[key]]
 
 
-def _use(used: float, whole: float) -> str:
+def _usage(used: float, whole: float) -> str:
     if not whole:
         return ""
     return Quantity(f"{used_of(used, whole)} {percent(used / whole)}", {"used": int(used), "total": int(whole)})
@@ -78,6 +78,6 @@ def _row(places: list[Resource]) -> list[Any]:
         best.plugintype,
         yes(best.shared),
         "" if best.status == "available" else best.status,
-        _use(best.disk, best.maxdisk),
+        _usage(best.disk, best.maxdisk),
         ",".join(sorted(best.content.split(","))),
     ]

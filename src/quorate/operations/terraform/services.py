@@ -16,7 +16,7 @@ from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, Table, operation
 from quorate.operations.services.parameters import ServiceName, ServiceSettings, template_of
-from quorate.operations.services.terraform import PLAN_SECONDS, applying, destroying, plan_changes, workspace
+from quorate.operations.services.terraform import PLAN_SECONDS, plan_apply, plan_changes, plan_destroy, workspace
 from quorate.problems import BadArgument, NotFound
 
 Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the first one fetches providers")]
@@ -75,7 +75,7 @@ async def terraform_apply(
 
     async def prepare(machine: Machine) -> Plan:
         at = workspace(homelab, machine, template)
-        return applying(homelab, machine, template, await at.load_plan(_own(at, machine, plans)))
+        return plan_apply(homelab, machine, template, await at.load_plan(_own(at, machine, plans)))
 
     return await plan_each(homelab, host, f"Apply the plan for {template.title} on", prepare, ("done",))
 
@@ -134,7 +134,7 @@ async def terraform_destroy(homelab: Homelab, service: ServiceName, host: HostRe
     template = template_of(homelab, service)
 
     async def prepare(machine: Machine) -> Plan:
-        return await destroying(homelab, machine, template)
+        return await plan_destroy(homelab, machine, template)
 
     limits = Limits.shared(PLAN_SECONDS, PROGRAMS_AT_ONCE)
     return await plan_each(homelab, host, f"Destroy {template.title} on", prepare, ("destroyed",), limits=limits)

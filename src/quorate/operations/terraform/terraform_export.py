@@ -46,7 +46,7 @@ async def terraform_export(
     pve = _cluster(homelab, cluster)
     chosen = await _select_guests(pve, guests, Filter(node=node, tag=tag, pool=pool))
     shown = chosen[offset : offset + limit]
-    read = await gather_bounded(ASKED_AT_ONCE, [_reading(guest) for guest in shown])
+    read = await gather_bounded(ASKED_AT_ONCE, [_config_reader(guest) for guest in shown])
     blocks, left_out = _blocks(chosen, offset, read)
     end = offset + len(shown)
     return {
@@ -82,7 +82,7 @@ async def _select_guests(pve: Cluster, refs: Any, fitting: Filter) -> list[Guest
     return [Guest(pve, row) for row in sorted(await fitting.apply(pve), key=lambda row: row.vmid)]
 
 
-def _reading(guest: Guest) -> Any:
+def _config_reader(guest: Guest) -> Any:
     async def read() -> tuple[Guest, dict[str, Any] | Problem]:
         try:
             return guest, await guest.get("config")

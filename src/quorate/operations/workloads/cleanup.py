@@ -64,7 +64,7 @@ async def workload_prune(
         found = await cleanup.find_unused(engine, what or DEFAULT)
         label = machine_label(one)
         if not found:
-            return machine_read(one, f"Remove nothing from {label}: everything is in use", "nothing", _nothing)
+            return machine_read(one, f"Remove nothing from {label}: everything is in use", "nothing", _remove_nothing)
 
         async def perform(context: StepContext) -> ActionResult:
             left: dict[str, str] = {}
@@ -81,7 +81,7 @@ async def workload_prune(
     return await plan_each(homelab, host, "Remove unused items from", prepare, ("removed", "kept"))
 
 
-async def _nothing(_: StepContext) -> ActionResult:
+async def _remove_nothing(_: StepContext) -> ActionResult:
     return ActionResult({"removed": 0})
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from quorate.hints import CEPH_STATUS, VOLUME_LIST
 from quorate.operations.reports.cluster_state import (
-    away_by_node,
     full_storages,
     storage_places,
-    storages_away,
+    unavailable_by_node,
+    unavailable_storages,
 )
 from quorate.operations.reports.findings import Finding, Severity
 from quorate.operations.reports.node_health import DAY
@@ -33,10 +33,10 @@ def full(now: Snapshot) -> Iterator[Observation]:
 
 def away(now: Snapshot) -> Iterator[Observation]:
     by_storage: dict[str, list[str]] = {}
-    for node, storages in sorted(away_by_node(now.rows).items()):
+    for node, storages in sorted(unavailable_by_node(now.rows).items()):
         for storage in storages:
             by_storage.setdefault(storage, []).append(node)
-    for finding in storages_away(by_storage):
+    for finding in unavailable_storages(by_storage):
         yield to_observation(finding, "view")
 
 
