@@ -15,7 +15,7 @@ from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job
 from quorate.inside.kept_jobs import KeptJob, id_of
 from quorate.inside.transport import Command, Job, Transport
 from quorate.operations.commands import DIES_WITH_US, JOB_TOOLS, SHOWN, Noun, output_facts
-from quorate.operations.inside.parameters import needs_of, target_of
+from quorate.operations.inside.parameters import needs_of
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import Table, page
 from quorate.operations.units import duration
@@ -102,7 +102,7 @@ def _stop(jobs: JobRegistry, found: FoundJob) -> Plan:
 
     handle, guest = found.handle, found.guest
     line = f"stop {handle}" + (f" ({found.known.record.line})" if found.known else "")
-    target = target_of(guest) if guest is not None else _recorded_target(found.known)
+    target = Target.of_guest(guest) if guest is not None else _recorded_target(found.known)
     by_agent = found.known is None or found.known.record.transport_name == "agent"
     needs = needs_of(guest, AgentTransport(guest.cluster, guest, "posix")) if guest is not None and by_agent else ()
     step = Action("Stop it", line, perform, target, needs, found.where)

@@ -94,7 +94,7 @@ def split_tags(text: str) -> list[str]:
     return [tag for tag in re.split(r"[,;\s]+", text) if tag]
 
 
-def checked_tags(given: list[str] | None) -> list[str]:
+def check_tags(given: list[str] | None) -> list[str]:
     """Tags after PVE's rule; one with a blank in it would silently become two."""
     for tag in given or ():
         if not _TAG.fullmatch(tag):

@@ -9,7 +9,7 @@ from quorate.homelab.machines import Machine, is_node
 from quorate.homelab.services.installations import machine_ref
 from quorate.inside.transport_selection import select_transport
 from quorate.operations.commands import CommandTarget
-from quorate.operations.inside.parameters import needs_of, target_of
+from quorate.operations.inside.parameters import needs_of
 from quorate.operations.plan import Action, Call, Perform, Target
 from quorate.operations.registry import Risk
 from quorate.pve.cluster import Cluster
@@ -35,7 +35,7 @@ def command_target(machine: Machine) -> CommandTarget:
 def machine_target(machine: Machine) -> Target:
     """A guest is a guest to rules and approvals, whichever transport a command uses."""
     if machine.guest is not None:
-        return target_of(machine.guest)
+        return Target.of_guest(machine.guest)
     return Target(machine.kind, machine.name, node=machine.name if machine.kind == "node" else "")
 
 

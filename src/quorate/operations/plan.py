@@ -31,6 +31,10 @@ class Target:
     name: str = ""
     node: str = ""
 
+    @classmethod
+    def of_guest(cls, guest: Guest) -> Target:
+        return cls(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+
     def __str__(self) -> str:
         return f"{self.kind} {self.id}" + (f" {self.name}" if self.name else "")
 
@@ -232,7 +236,7 @@ def guest_call(
     **params: Any,
 ) -> Call:
     given = {name: value for name, value in params.items() if value is not None}
-    target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    target = Target.of_guest(guest)
     path = guest.path(sub)
     return Call(summary, method, path, given, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)
 

@@ -191,7 +191,7 @@ async def test_more_guests_than_the_limit_are_refused_with_their_number(tmp_path
         ({"action": "start", "node": "pve9"}, ["no node 'pve9'"]),
         ({"action": "start", "guests": [100, "nobody"]}, ["no guest 'nobody'"]),
         ({"action": "tag", "guests": [100]}, ["needs tags"]),
-        ({"action": "tag", "guests": [100], "tags": ["a b"]}, ["'a b' is not a valid tag"]),
+        ({"action": "tag", "guests": [100], "tags": ["a b"]}, ["'a b' cannot be a tag"]),
         ({"action": "start", "guests": [108], "tags": ["x"]}, ["tags cannot be combined with action=start"]),
         ({"action": "snapshot", "guests": [108], "snapshot": "clean"}, ["already has a snapshot"]),
         ({"action": "snapshot", "guests": [108, 107], "snapshot": "no name"}, ["None of the guests", "is not a name"]),

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import ACCESS_LIST, Advice
-from quorate.operations.access.directory import TOKEN_ID, acl, groups, holder, roles, tokens_in, unknown, users
+from quorate.operations.access.directory import (
+    TOKEN_ID,
+    acl,
+    forget_own_privileges,
+    groups,
+    holder,
+    roles,
+    tokens_in,
+    unknown,
+    users,
+)
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.operations.units import shortlist
@@ -69,12 +79,7 @@ async def acl_set(
     wanted = [role for role in dict.fromkeys(roles) if any(role == open_role for _, open_role in open_pairs)]
     call = _call(pve, summary, path, wanted, who, grants=grants, propagate=propagate)
     warnings = await _warnings(pve, path, who, privileges, entries) if grants else _own_privileges(pve, who)
-
-    async def after() -> dict[str, Any]:
-        pve.forget_privileges()
-        return {}
-
-    return Plan(summary, (call,), warnings=tuple(warnings), after=after)
+    return Plan(summary, (call,), warnings=tuple(warnings), after=forget_own_privileges(pve))
 
 
 def checked_path(path: str) -> str:

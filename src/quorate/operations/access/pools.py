@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.hints import POOL_SET, Advice, either
-from quorate.operations.access.directory import acl, holder, unknown
+from quorate.operations.access.directory import acl, forget_own_privileges, holder, unknown
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict
@@ -102,13 +102,8 @@ async def pool_set(
     if not calls and not unchanged:
         unchanged = (f"pool {pool} already has these settings",)
     roles = await _roles_on(pve, pool) if any(add.values()) or any(take.values()) else []
-
-    async def after() -> dict[str, Any]:
-        pve.forget_privileges()
-        return {}
-
     facts = {"rights_on_pool": roles} if roles else {}
-    return Plan(f"Set pool {pool}", tuple(calls), unchanged, facts=facts, after=after)
+    return Plan(f"Set pool {pool}", tuple(calls), unchanged, facts=facts, after=forget_own_privileges(pve))
 
 
 async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -> Plan:

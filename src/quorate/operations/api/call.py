@@ -131,7 +131,7 @@ async def _target(pve: Cluster, match: Match, path: str) -> Target:
     kind = "qemu" if "/qemu/" in match.endpoint.template else "lxc"
     if (guest.row.node, guest.row.type) != (node, kind):
         raise Conflict(f"{guest} is not at this path", next_step=f"Its path is {guest.path()}")
-    return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    return Target.of_guest(guest)
 
 
 def _effect_check(

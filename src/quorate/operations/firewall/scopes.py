@@ -82,7 +82,7 @@ async def scope_of(pve: Cluster, scope: str, of: int | str | None) -> FirewallSc
     if scope == "guest":
         guest = await pve.guest(of)
         base = guest.path("firewall")
-        target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+        target = Target.of_guest(guest)
         return FirewallScope(scope, base, f"{base}/rules", str(guest), target, guest)
     known = [str(row["group"]) for row in await pve.get(f"{CLUSTER}/groups")]
     if str(of) not in known:

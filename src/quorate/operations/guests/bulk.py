@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -12,6 +11,7 @@ from msgspec import Meta
 from quorate.hints import GUEST_DELETE, GUEST_LIST, GUEST_STOP, NAMED, Advice, Sentence, either
 from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.backups.backups import NOTES_TEMPLATE, vzdump_call
+from quorate.operations.config_change import check_tags, split_tags
 from quorate.operations.guests.power import plan_each, plan_power
 from quorate.operations.guests.queries import Filter
 from quorate.operations.placement import pick_storage
@@ -24,7 +24,6 @@ from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster, Guest
 
 MOST_GUESTS = 100
-_TAG = re.compile(r"[a-z0-9_][a-z0-9_+.-]*", re.I)
 
 Action = Literal["start", "shutdown", "reboot", "snapshot", "tag", "untag", "backup"]
 _BELONGS_TO = {"tags": ("tag", "untag"), "snapshot": ("snapshot",), "storage": ("backup",)}
@@ -62,7 +61,8 @@ async def guest_bulk(
     summary = f"{action.capitalize()} {len(targets)} guests"
     match action:
         case "tag" | "untag":
-            plan = await plan_each(summary, targets, partial(_tag_call, action, _checked_tags(tags)))
+            lowered = sorted({tag.lower() for tag in check_tags(tags)})
+            plan = await plan_each(summary, targets, partial(_tag_call, action, lowered))
         case "snapshot":
             plan = await plan_each(summary, targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
         case "backup":
@@ -107,16 +107,6 @@ async def _targets(
 # -- tags --------------------------------------------------------------------------------------------------------------
 
 
-def _checked_tags(tags: list[str] | None) -> list[str]:
-    for tag in tags or []:
-        if not _TAG.fullmatch(tag):
-            raise BadArgument(
-                f"{tag!r} is not a valid tag",
-                next_step="A tag has letters, digits, _ - + . and does not begin with - + or .",
-            )
-    return sorted({tag.lower() for tag in tags or []})
-
-
 async def _tag_call(action: str, tags: list[str], guest: Guest) -> Call | str:
     config = await guest.get("config")
     refuse_locked(guest, config)
@@ -134,7 +124,7 @@ async def _tag_call(action: str, tags: list[str], guest: Guest) -> Call | str:
 
 
 def _tags_in(config: dict[str, Any]) -> set[str]:
-    return {tag.lower() for tag in re.split(r"[;, ]+", str(config.get("tags") or "")) if tag}
+    return {tag.lower() for tag in split_tags(str(config.get("tags") or ""))}
 
 
 # -- snapshots and backups ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
     ConfigEdit,
-    checked_tags,
+    check_tags,
     is_set,
     live_and_waiting,
     read_config,
@@ -206,9 +206,9 @@ def _tags(config: Config, given: list[str] | None, add: list[str] | None, remove
                 "Use it alone", Advice("{add_tags} and {remove_tags} without it", add_tags=NAMED, remove_tags=NAMED)
             ),
         )
-    tags = checked_tags(given) if given is not None else split_tags(str(config.get("tags", "")))
-    out = {tag.lower() for tag in checked_tags(remove)}
-    tags = [tag for tag in [*tags, *checked_tags(add)] if tag.lower() not in out]
+    tags = check_tags(given) if given is not None else split_tags(str(config.get("tags", "")))
+    out = {tag.lower() for tag in check_tags(remove)}
+    tags = [tag for tag in [*tags, *check_tags(add)] if tag.lower() not in out]
     return ";".join(dict.fromkeys(tags))
 
 

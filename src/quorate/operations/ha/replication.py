@@ -127,7 +127,7 @@ def _call(
         job = await _find(pve, job_id)
         return job is not None and all(same(job.get(key), value) for key, value in params.items())
 
-    return Call(summary, method, path, params, _target(guest), settled=settled)
+    return Call(summary, method, path, params, Target.of_guest(guest), settled=settled)
 
 
 @operation(
@@ -158,9 +158,8 @@ async def replication_delete(
         return {"result": "running", "next": Advice("PVE removes it within minutes", REPLICATION_LIST)}
 
     params = {"keep": True} if keep else {}
-    return Plan(
-        summary, (Call(summary, "DELETE", f"{JOBS}/{job}", params, _target(guest), settled=marked),), after=after
-    )
+    call = Call(summary, "DELETE", f"{JOBS}/{job}", params, Target.of_guest(guest), settled=marked)
+    return Plan(summary, (call,), after=after)
 
 
 @operation(
@@ -200,7 +199,7 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
         return _outcome(job, await _state(pve, guest, job))
 
     path = f"/nodes/{guest.row.node}/replication/{job}/schedule_now"
-    return Plan(summary, (Call(summary, "POST", path, {}, _target(guest), settled=was_requested),), after=after)
+    return Plan(summary, (Call(summary, "POST", path, {}, Target.of_guest(guest), settled=was_requested),), after=after)
 
 
 def _outcome(job: str, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,7 +251,3 @@ def _require_replicable(guest: Guest, config: Mapping[str, Any], rows: list[Reso
         replicable += 1
     if not replicable:
         raise Conflict(f"{guest} has no disk on a local ZFS storage", why="There is nothing to replicate")
-
-
-def _target(guest: Guest) -> Target:
-    return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)

@@ -179,7 +179,7 @@ def _plan(pve: Cluster, guest: Guest, summary: str, method: str, path: str, para
             "next": Advice("The HA manager is still working on it", HA_STATUS),
         }
 
-    return Plan(summary, (Call(summary, method, path, params, target_of(guest), settled=settled),), after=after)
+    return Plan(summary, (Call(summary, method, path, params, Target.of_guest(guest), settled=settled),), after=after)
 
 
 def _risk_of_moving(arguments: Mapping[str, Any]) -> Risk:
@@ -248,7 +248,7 @@ async def ha_relocate(
         return {"result": "running", "next": Advice("The HA manager is still working on it", HA_STATUS)}
 
     call = Call(
-        summary, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, target_of(found), settled=arrived
+        summary, "POST", f"{RESOURCES}/{sid_of(found)}/{how}", {"node": node}, Target.of_guest(found), settled=arrived
     )
     facts = {"copied_disks": copied} if copied else {}
     return Plan(summary, (call,), facts=facts, after=after, from_answers=_companions)
@@ -349,10 +349,6 @@ async def _refuse_separated(pve: Cluster, guest: Guest, node: str, others: list[
                 f"The HA rule {rule} keeps {guest} away from {other}, which is on {node}",
                 next_step=Advice("Choose another node, or change the rule", HA_RULE_SET),
             )
-
-
-def target_of(guest: Guest) -> Target:
-    return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
 
 
 def _default(key: str) -> Any:

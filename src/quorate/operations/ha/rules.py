@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, NAMED, Advice, Sentence, see
 from quorate.operations.api.risk import Reason
-from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, read_resources, sid_of, target_of
+from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, read_resources, sid_of
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
 from quorate.problems import BadArgument, Conflict
@@ -83,7 +83,7 @@ async def _remove_guest(pve: Cluster, guest: Guest) -> Plan:
     async def settled() -> bool:
         return sid not in await read_resources(pve)
 
-    return Plan(summary, (Call(summary, "DELETE", f"{RESOURCES}/{sid}", {}, target_of(guest), settled=settled),))
+    return Plan(summary, (Call(summary, "DELETE", f"{RESOURCES}/{sid}", {}, Target.of_guest(guest), settled=settled),))
 
 
 async def _remove_rule(pve: Cluster, rule: str) -> Plan:

@@ -170,5 +170,5 @@ async def _resources(machine: Machine, wanted: asked.ResourceChange) -> Action:
         return ActionResult(await context.carry_out(cluster, plan, context.wait, context.report))
 
     settings = " ".join(f"{name}={value}" for name, value in given.items())
-    target = Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
+    target = Target.of_guest(guest)
     return Action(plan.summary, f"configure {guest.label} {settings}", perform, target, tuple(plan.api_calls), cluster)

@@ -12,8 +12,8 @@ from quorate.inside.jobs import BackgroundJob, JobBook, JobRegistry, no_job, par
 from quorate.inside.transport_selection import agent_transport, select_transport
 from quorate.operations.command_jobs import FoundJob, JobAction, JobTool, Seconds, job_on
 from quorate.operations.commands import SHOWN, CommandRequest, CommandTarget, MaxOutput, Timeout, command_job
-from quorate.operations.inside.parameters import WayName, needs_of, target_of
-from quorate.operations.plan import Action, Plan
+from quorate.operations.inside.parameters import WayName, needs_of
+from quorate.operations.plan import Action, Plan, Target
 from quorate.operations.registry import GuestRef, Owner, Risk, Table, operation
 from quorate.problems import NotFound, Problem, Refused
 from quorate.pve.cluster import Cluster
@@ -50,7 +50,7 @@ async def guest_exec(
     into = await select_transport(pve, found, prefer=way)
     wanted = await command_job(
         JobRegistry(pve, pve.attachment(JobBook), owner),
-        CommandTarget(into, target_of(found), str(found.vmid), "guest"),
+        CommandTarget(into, Target.of_guest(found), str(found.vmid), "guest"),
         CommandRequest(command, stdin, env, cwd, user, timeout=timeout, keep=max_output),
     )
     return Plan(
@@ -60,7 +60,7 @@ async def guest_exec(
                 f"Run it in {found}",
                 wanted.described,
                 wanted.perform,
-                target_of(found),
+                Target.of_guest(found),
                 needs_of(found, into),
                 opens=not wanted.named,
             ),

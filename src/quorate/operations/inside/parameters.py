@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.inside.transport import Transport
 from quorate.inside.transport_selection import select_transport
-from quorate.operations.plan import Call, Target, guest_call
+from quorate.operations.plan import Call, guest_call
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster, Guest
 
@@ -30,10 +30,6 @@ async def look_inside(
         if way is not None:
             raise
         return "", problem
-
-
-def target_of(guest: Guest) -> Target:
-    return Target(guest.row.kind, str(guest.vmid), guest.row.name, guest.row.node)
 
 
 def needs_of(guest: Guest, transport: Transport, *, writes: bool = False) -> tuple[Call, ...]:

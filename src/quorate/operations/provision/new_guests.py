@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, NAMED, Advice, Wording, either, see
-from quorate.operations.config_change import checked_tags
+from quorate.operations.config_change import check_tags
 from quorate.operations.placement import choose_vmid, pick_node
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.provision.guest_files import Ambiguous
@@ -82,7 +82,7 @@ def check_name(name: str | None, word: str = "name") -> None:
 def tag_list(tags: list[str] | None) -> str | None:
     """The `tags` option, after PVE's rules for a tag."""
     unique: dict[str, str] = {}
-    for tag in checked_tags(tags):  # PVE keeps the list of a new guest as it comes, though case makes no difference
+    for tag in check_tags(tags):  # PVE keeps the list of a new guest as it comes, though case makes no difference
         unique.setdefault(tag.lower(), tag)
     return ";".join(unique.values()) or None
 

@@ -99,7 +99,7 @@ async def run_guest_update(
             "backup_storage": backup_storage,
         },
         lambda run: _bounds(run, found, commands, by_snapshot=by_snapshot),
-        Target(found.row.kind, str(found.vmid), found.row.name, found.row.node),
+        Target.of_guest(found),
         facts={
             "steps": number_lines(
                 [

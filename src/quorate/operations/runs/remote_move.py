@@ -93,7 +93,7 @@ async def run_remote_move(
             "delete_source": delete_source,
         },
         lambda _: _bounds(found, destination, move, delete_source=delete_source),
-        Target(found.row.kind, str(found.vmid), found.row.name, found.row.node),
+        Target.of_guest(found),
         facts=facts,
         warnings=(f"{found} is down while it moves",) if running and not found.is_vm else (),
         needs=_departure(found, move, delete_source=delete_source),

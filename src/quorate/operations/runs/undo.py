@@ -90,7 +90,7 @@ async def _undo(
     extra: dict[str, Any] = {}
     if guest := _GUEST.fullmatch(path):
         now = await pve.guest(int(guest["vmid"]))
-        path, target = now.path("config"), Target(now.row.kind, str(now.vmid), now.row.name, now.row.node)
+        path, target = now.path("config"), Target.of_guest(now)
         config = await now.get("config")
         if config.get("lock"):
             raise Conflict(f"{now} is locked ({config['lock']})", next_step="Wait until its task has ended")
