@@ -26,10 +26,10 @@ KNOWN_IN_SCENARIOS = Path(__file__).with_name("known_scenario_differences.json")
 DOCUMENT = paths.DOCS / "simulator.md"
 
 _LEFT_OUT = {
-    "/cluster/config/nodes/": "called by `pvecm` on the command line, not by the web pages",
+    "/cluster/config/nodes/": "called by `pvecm` on the command line, not by the web interface",
     "/cluster/sdn/prefix-lists": "new in PVE 9.2",
     "/cluster/sdn/route-maps": "new in PVE 9.2",
-    "mtunnelwebsocket": "carries the migration between two clusters, which no client reads",
+    "mtunnelwebsocket": "carries the migration between two clusters; clients do not use it",
     "/identity": "new in PVE 9.2",
 }
 
@@ -103,7 +103,7 @@ def _disagreements(path: Path) -> list[str]:
 
 def _host_specific() -> list[str]:
     rows = ["### Not compared, because it belongs to the recorded host", ""]
-    rows += ["| endpoint | place in the body | why |", "|---|---|---|"]
+    rows += ["| endpoint | field | why |", "|---|---|---|"]
     return rows + [f"| `{place.template}` | `{place.place}` | {place.reason} |" for place in PLACES]
 
 
@@ -111,8 +111,8 @@ def _left_out() -> list[str]:
     known = all_routes()
     endpoints = list(facts(NEWEST).endpoints())
     missing = [endpoint for endpoint in endpoints if (endpoint.method, endpoint.template) not in known]
-    count = f"{len(endpoints) - len(missing)} of the {len(endpoints)} methods in PVE's API are there."
-    rows = ["### Endpoints left out", "", f"{count} These answer 501, as PVE does for a path it does not know:", ""]
+    count = f"{len(endpoints) - len(missing)} of the {len(endpoints)} methods of PVE's API are simulated."
+    rows = ["### Endpoints not simulated", "", f"{count} The others answer 501, as PVE does for an unknown path:", ""]
     rows += ["| endpoint | methods | why |", "|---|---|---|"]
     by_path: dict[str, list[str]] = {}
     for endpoint in missing:

@@ -30,7 +30,7 @@ PLACES: tuple[HostSpecific, ...] = (
     HostSpecific(
         "/nodes/{node}/status",
         "data.boot-info.secureboot",
-        "the recorded host had started from a legacy BIOS, where PVE leaves it away",
+        "the recorded host had started from a legacy BIOS, where PVE omits it",
     ),
     HostSpecific(
         "/nodes/{node}/journal",
@@ -45,7 +45,7 @@ PLACES: tuple[HostSpecific, ...] = (
     HostSpecific(
         "/nodes/{node}/apt/repositories",
         "data.infos.[]",
-        "the recorded host had no package sources, so there was nothing to say about them",
+        "the recorded host had no package sources",
     ),
     HostSpecific(
         "/nodes/{node}/apt/repositories",
@@ -60,7 +60,7 @@ PLACES: tuple[HostSpecific, ...] = (
     HostSpecific(
         "/nodes/{node}/apt/versions",
         "data.[].ManagerVersion",
-        "the recorded host's pve-manager was no package; PVE marks only a packaged one",
+        "the recorded host's pve-manager was not a package; PVE marks only packages",
     ),
     HostSpecific(
         "/nodes/{node}/aplinfo",
@@ -91,12 +91,12 @@ PLACES: tuple[HostSpecific, ...] = (
     HostSpecific(
         "/nodes/{node}/qemu/{vmid}/status/current",
         "data.proxmox-support.backup-*",
-        "the recorded host ran an older QEMU, which could do less",
+        "the recorded host ran an older QEMU with fewer features",
     ),
     HostSpecific(
         "/cluster/tasks",
         "data.[].saved",
-        "a number in the one entry that the answering process has just written itself, a text in all others",
+        "a number in the entry that the answering process itself has just written, a string in all others",
     ),
 )
 
