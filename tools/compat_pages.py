@@ -23,21 +23,21 @@ existing setup keeps working once you change the command. You can serve several 
 (`--surface native,bsahane`) as long as no tool name occurs twice; brynnjocelyn and washyu share some.
 
 Every call runs through the same pipeline as the native tools: checked against the PVE API, subject to access, rules and
-approval, followed to the end of its task, and recorded. Where one of these tools calls a path or sends a parameter that
-PVE does not have, Quorate does what the tool's description promises.
+approval, followed to the end of its task, and recorded. If the original tool calls a path or sends a parameter that PVE
+does not have, Quorate still does what the tool's description promises.
 
-The second column of each table is the native equivalent. Native tools take a guest by vmid or name, find node and type
-themselves and answer in a few lines.
+The second column of each table is the native equivalent. Native tools accept a guest by vmid or name, find its node and
+type themselves, and answer in a few lines.
 
 ## Comparison
 
-Measured from the code. Bytes are those of `tools/list` as Quorate serves the surface, with all toolsets unless noted; a
-model reads them at every start.
+These figures are generated from the code. Bytes are those of `tools/list` as Quorate serves the surface, with all
+toolsets unless noted; a model reads them at every start.
 
 """
 
 COLUMNS = """\
-| surface | tools | bytes of `tools/list` | before destroying anything, that server asks for |
+| surface | tools | bytes of `tools/list` | required before anything is destroyed |
 |---|---|---|---|
 """
 
@@ -58,65 +58,65 @@ documentation or only its code mentions.
 
 | server | variables | its own file |
 |---|---|---|
-| brynnjocelyn | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USERNAME`, `PROXMOX_REALM`, `PROXMOX_PASSWORD`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY_SSL`, `PROXMOX_TIMEOUT`, `MCP_SERVER_NAME` | `.proxmox-mcp.json`, `.NAME.json` or `.NAME-proxmox-mcp.json` here |
-| bsahane | `PROXMOX_API_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY`, `PROXMOX_DEFAULT_NODE`, `PROXMOX_DEFAULT_STORAGE`, `PROXMOX_DEFAULT_BRIDGE`, `PROXMOX_DEFAULT_LXC_PASSWORD` | `.env` here |
-| gilby125 | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USER`, `PROXMOX_TOKEN_NAME`, `PROXMOX_TOKEN_VALUE`, `PROXMOX_ALLOW_ELEVATED` | `.env` here or one folder up |
+| brynnjocelyn | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USERNAME`, `PROXMOX_REALM`, `PROXMOX_PASSWORD`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY_SSL`, `PROXMOX_TIMEOUT`, `MCP_SERVER_NAME` | `.proxmox-mcp.json`, `.NAME.json` or `.NAME-proxmox-mcp.json` in the current directory |
+| bsahane | `PROXMOX_API_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY`, `PROXMOX_DEFAULT_NODE`, `PROXMOX_DEFAULT_STORAGE`, `PROXMOX_DEFAULT_BRIDGE`, `PROXMOX_DEFAULT_LXC_PASSWORD` | `.env` in the current directory |
+| gilby125 | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USER`, `PROXMOX_TOKEN_NAME`, `PROXMOX_TOKEN_VALUE`, `PROXMOX_ALLOW_ELEVATED` | `.env` in the current directory or its parent |
 | solomonneas | `PROXMOX_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_TLS_INSECURE`, `PROXMOX_ENABLE_DESTRUCTIVE`, `PROXMOX_SSH_*`, `PROXMOX_VM_*`, `PROXMOX_SMOKE_*` | none |
 | washyu | `PROXMOX_HOST`, `PROXMOX_USER`, `PROXMOX_PASSWORD`, `PROXMOX_API_TOKEN`, `PROXMOX_VERIFY_SSL` | none |
 
 ## Remaining differences
 
-- Where a server's documentation shows no sample result, its shape and wording are Quorate's, and so are those of errors.
-  With several clusters the drop-in tools use the first, unless they take a `host` (washyu).
+- If a server's documentation shows no sample result, the result has Quorate's own shape and wording. So do errors.
+- With several clusters, the drop-in tools use the first, unless they take a `host` (washyu).
 - A file in the working directory may describe a connection and nothing else, because it may come from a cloned
   repository ([why](safety.md)). `PROXMOX_ALLOW_ELEVATED`, `PROXMOX_ENABLE_DESTRUCTIVE`, `PROXMOX_DEFAULT_LXC_PASSWORD`
-  and SSH variables count in the environment only. Such a file never completes a connection that the environment begins;
-  brynnjocelyn gives its file precedence.
-- Certificates are checked. gilby125 accepts any; here, set a fingerprint or `PROXMOX_VERIFY_SSL=false`.
-- Address and login are never assumed. gilby125 has a default address, user (`root@pam`) and token name (`mcpserver`),
-  brynnjocelyn the host `localhost`; here, set the variables.
+  and SSH variables are read only from the environment. Such a file never completes a connection that the environment
+  begins; the original brynnjocelyn gives its file precedence.
+- Certificates are checked. gilby125 accepts any; with Quorate, set a fingerprint or `PROXMOX_VERIFY_SSL=false`.
+- There is no default address or login. gilby125 has a default address, user (`root@pam`) and token name (`mcpserver`),
+  brynnjocelyn the host `localhost`; with Quorate, set the variables.
 - A token together with a password, or two spellings of a setting with different values, are refused.
-- There is no default password. gilby125 sets `proxmox` and bsahane `changeMe123!`; here a container without a given
-  password has none, and the result says how to get in. washyu's `deploy_vm` adds an SSH server with a known password to
-  each container; here it runs the image unmodified.
-- A change refuses unknown arguments, which those servers ignore. An example is `background` of washyu's later
-  `ssh_execute_command`: calls follow a command to its end.
-- washyu keeps its map and servers in a database of its own (`DATABASE_TYPE`, `SQLITE_PATH`, `POSTGRES_*`). Here they are
-  in Quorate's state, so discover and register machines once. `MCP_HTTP_*`, `MCP_API_KEY`, `SSH_TIMEOUT`, `SSH_RETRIES`
-  and `DISCOVERY_*` are not read: see [http.md](http.md) and [configuration.md](configuration.md).
-- solomonneas' smoke test grants itself rights over SSH (`PROXMOX_CREATE_SMOKE_TOKEN`, `PROXMOX_SMOKE_VMID_GRANT`,
+- There is no default password. gilby125 sets `proxmox` and bsahane `changeMe123!`; in Quorate, a container without a
+  given password has none, and the result says how to log in. washyu's `deploy_vm` adds an SSH server with a known
+  password to each container; Quorate runs the image unmodified.
+- A change refuses unknown arguments, which those servers ignore. An example is `background` in later versions of
+  washyu's `ssh_execute_command`: Quorate follows a command to its end.
+- washyu keeps its map and servers in its own database (`DATABASE_TYPE`, `SQLITE_PATH`, `POSTGRES_*`). Quorate keeps them
+  in its state, so discover and register machines once. `MCP_HTTP_*`, `MCP_API_KEY`, `SSH_TIMEOUT`, `SSH_RETRIES` and
+  `DISCOVERY_*` are not read: see [http.md](http.md) and [configuration.md](configuration.md).
+- solomonneas's smoke test grants itself privileges over SSH (`PROXMOX_CREATE_SMOKE_TOKEN`, `PROXMOX_SMOKE_VMID_GRANT`,
   `PROXMOX_SMOKE_SKIP_AUTO_GRANT`). `quorate smoke` grants nothing; `quorate smoke --setup` prints the commands, and the
-  rights on the pool suffice for guests that are created in it.
-- washyu's services `truenas`, `ai_inference`, `docker_terraform` and `ai_homelab_stack_ansible` are not in the
-  catalogue; `pihole_terraform` installs the catalogue's Pi-hole with Compose.
-- washyu's `decommission_device` moves every container of the device to one other device; a `service_mapping` to several
-  is refused.
+  privileges on the pool are enough for guests created in it.
+- washyu's services `truenas`, `ai_inference`, `docker_terraform` and `ai_homelab_stack_ansible` are not in the catalog;
+  `pihole_terraform` installs the catalog's Pi-hole with Compose.
+- washyu's `decommission_device` can move the containers of a device to only one other device; a `service_mapping` to
+  several is refused.
 - Host keys are checked, and `network_changes` (VLANs, routes, packet filters) of plain hosts are refused.
 """  # noqa: E501 - a row of a table is one line
 
 SET_UP = {
     "brynnjocelyn": (
-        "It has no switch for changes, so choose here: `--access operate` for changes, `--access admin` for "
+        "It has no switch for changes, so choose at start: `--access operate` for changes, `--access admin` for "
         "destructive calls, and `--approval ask`, `token` or `none` for how those are approved."
     ),
     "bsahane": (
-        "Its own gates, `confirm` and `dry_run`, work as they do there. A model can set `confirm` itself, so it is "
+        "Its own gates, `confirm` and `dry_run`, work as in the original. A model can set `confirm` itself, so it is "
         "not an approval: changes also need `--access operate`, destructive calls `--access admin` and `--approval "
         "ask`, `token` or `none`."
     ),
     "gilby125": (
-        "`PROXMOX_ALLOW_ELEVATED=true` unlocks everything but the basic reads, as it does there. If neither access nor "
-        "approval is set, it implies `--access admin` and counts as the operator's approval; explicit settings take "
+        "`PROXMOX_ALLOW_ELEVATED=true` unlocks everything but the basic reads, as in the original. If neither access "
+        "nor approval is set, it implies `--access admin` and counts as the operator's approval; explicit settings take "
         "precedence. Results are Markdown."
     ),
     "solomonneas": (
-        "Its own gates, `PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive`, work as they do there. If neither access nor "
-        "approval is set, the variable implies `--access admin` and counts as the operator's approval; explicit "
+        "Its own gates, `PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive`, work as in the original. If neither access "
+        "nor approval is set, the variable implies `--access admin` and counts as the operator's approval; explicit "
         "settings take precedence. Without the variable, its writes with `confirm` need `--access operate`. Its live "
         "smoke test is `quorate smoke`."
     ),
     "washyu": (
-        "It has no switch for changes, so choose here: `--access operate` for changes and for looking inside "
+        "It has no switch for changes, so choose at start: `--access operate` for changes and for looking inside "
         "machines, `--access admin` for destructive calls, and `--approval ask`, `token` or `none` for how those are "
         "approved. All its tools work with `--access admin --approval ask`. All toolsets are on, including the "
         "homelab. Host keys are checked: trust each machine once with `quorate trust`. The account `mcp_admin` gets "
@@ -165,13 +165,13 @@ SPELLINGS = """# Arguments of the drop-in tools
 
 Generated from the code by `make docs`; do not edit.
 
-Every spelling that the tools of [other servers](migrating.md) accept: what their documentation says and what their code
-reads. **Bold** arguments are required. `a` / `b` are two names for one thing; if both are given, the first counts.
-*Accepted* arguments are not listed in the tool's schema. *Ignored* ones have no effect, and the result says so.
+This page lists every spelling that the tools of [other servers](migrating.md) accept: from their documentation and from
+their code. **Bold** arguments are required. `a` / `b` are two names for one argument; if both are given, the first
+counts. *Accepted* arguments are not listed in the tool's schema. *Ignored* ones have no effect, and the result says so.
 
 Numbers may be sent as strings and strings as numbers (`"100"` and `100` are the same vmid), lists and objects also as
-JSON text. Every tool that changes something takes `dry_run`. Tools that only read ignore unknown arguments and say so;
-a change with an unknown argument is refused, because the argument might have been meant to alter it.
+JSON text. Every tool that changes something accepts `dry_run`. Tools that only read ignore unknown arguments and say
+so; a change with an unknown argument is refused, because the argument might alter what it does.
 """
 
 
