@@ -106,8 +106,8 @@ SET_UP = {
     ),
     "gilby125": (
         "`PROXMOX_ALLOW_ELEVATED=true` unlocks everything but the basic reads, as in the original. If neither access "
-        "nor approval is set, it implies `--access admin` and counts as the operator's approval; explicit settings take "
-        "precedence. Results are Markdown."
+        "nor approval is set, it implies `--access admin` and counts as the operator's approval; explicit settings "
+        "take precedence. Results are Markdown."
     ),
     "solomonneas": (
         "Its own gates, `PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive`, work as in the original. If neither access "
