@@ -1,1 +1,1 @@
-"""The small operating system inside the simulated guests: files, users, processes, services, a shell and its tools."""
+"""The operating system inside simulated guests: files, users, processes, services and a small shell."""

@@ -1,4 +1,4 @@
-"""What the simulated agent reports about its machine: the answers to commands that take no arguments."""
+"""Facts from the simulated agent: commands without arguments."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _interfaces(machine: Machine) -> list[dict[str, Any]]:
 
 
 def by_interface(guest: Guest) -> dict[str, list[Address]]:
-    """The guest's own addresses, by the name of the interface."""
+    """The guest's addresses by interface."""
     found: dict[str, list[Address]] = {}
     for address in guest.addresses:
         found.setdefault(address.interface, []).append(address)
@@ -117,7 +117,7 @@ def by_interface(guest: Guest) -> dict[str, list[Address]]:
 
 
 def with_link_local(addresses: list[Address]) -> list[tuple[str, int]]:
-    """The given addresses and the link-local one."""
+    """The given addresses plus the link-local one."""
     return [(address.ip, address.prefix) for address in addresses] + [(_link_local(addresses[0].mac), 64)]
 
 
@@ -145,7 +145,7 @@ FACTS: Mapping[str, Callable[[Machine], Any]] = {
     "get_host_name": lambda machine: {"host-name": machine.hostname},
     "get_time": lambda machine: int(machine.now() * 1_000_000_000),
     "get_timezone": lambda _: {"zone": "UTC", "offset": 0},
-    "get_users": lambda _: [],  # nobody sits at the console of a server
+    "get_users": lambda _: [],  # nobody is logged in at the console
     "get_vcpus": _vcpus,
     "get_memory_blocks": _memory_blocks,
     "get_memory_block_info": lambda _: {"size": _BLOCK},

@@ -13,7 +13,7 @@ from typing import Any
 
 from quorate.sim.guest_os.agents import AgentError, AgentSilent
 
-# Seconds that PVE gives to a command.
+# PVE's timeouts per command, in seconds.
 _PING = 3.0
 _USUAL = 5.0
 _PATIENCE = {
@@ -24,15 +24,15 @@ _PATIENCE = {
     "guest-shutdown": 600.0,
 }
 _AGAIN = 0.1
-# These succeed without an answer: the machine goes, and the socket with it.
+# These succeed without an answer: the machine goes down, and the socket with it.
 _WITHOUT_ANSWER = frozenset({"guest-shutdown", "guest-suspend-disk", "guest-suspend-hybrid", "guest-suspend-ram"})
-# Everything before this byte is left over from a command that nobody waited for.
+# Everything before this byte is the late answer to an earlier command.
 _DELIMITER = b"\xff"
 _LONGEST_ANSWER = 64 * 1024**2
 
 
 class SocketAgent:
-    """One connection for every command, for the port takes one client at a time and the next one waits for it."""
+    """A new connection for every command: the port serves one client at a time, and the next one waits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class SocketAgent:
             writer.close()
 
     async def _connect(self) -> socket.socket:
-        """A queue that is full says so at once, without waiting; then it is tried again, as long as there is time."""
+        """Connect; a full queue refuses at once, so try again until the timeout."""
         while True:
             line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -79,7 +79,7 @@ class SocketAgent:
             await asyncio.sleep(_AGAIN)
 
     async def _synchronize(self, reader: asyncio.StreamReader, number: int) -> None:
-        """Read up to the answer of this synchronization, past those of others."""
+        """Read up to the answer of this synchronization, skipping older ones."""
         while True:
             await reader.readuntil(_DELIMITER)
             if json.loads(await reader.readline()).get("return") == number:
@@ -87,7 +87,7 @@ class SocketAgent:
 
 
 def _line(command: str, arguments: Mapping[str, Any]) -> bytes:
-    """One command as PVE writes it: JSON in UTF-8, on a line."""
+    """One command as PVE writes it: a line of JSON in UTF-8."""
     return json.dumps({"execute": command, "arguments": dict(arguments)}, ensure_ascii=False).encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Guest agents: what they are asked, who answers, and the simulated one."""
+"""Guest agents: the protocol, the agents of all VMs, and the simulated one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorate.sim.world import World
 
 
 class AgentError(Exception):
-    """An error that the agent itself answered, in its own words."""
+    """An error answer of the agent, in its own words."""
 
     def __init__(self, text: str, kind: str = "GenericError") -> None:
         super().__init__(text)
@@ -24,11 +24,11 @@ class AgentError(Exception):
 
 
 class AgentSilent(Exception):
-    """Nobody answers at the other end, or not in time."""
+    """No agent answers in time."""
 
 
 class Agent(Protocol):
-    """What answers the agent's commands: a simulated agent, or a real one behind its socket."""
+    """Answers agent commands: a simulated agent, or a real one behind its socket."""
 
     async def ask(self, command: str, arguments: Mapping[str, Any]) -> Any:
         """The answer to a command such as `guest-ping`; AgentError or AgentSilent."""
@@ -36,7 +36,7 @@ class Agent(Protocol):
 
 
 class Agents:
-    """The agents of all VMs: simulated ones, unless another was put in a VM's place with `attach`."""
+    """The agents of all VMs: simulated ones, unless `attach` has set another."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class Agents:
         return self._attached.get(guest.vmid) or SimulatedAgent(self._world.part(Machines).of(guest))
 
     def attach(self, vmid: int, agent: Agent) -> None:
-        """Let this agent answer for the VM from now on. Whether the VM runs is still the world's to say."""
+        """Let this agent answer for the VM. The world still decides whether the VM runs."""
         self._attached[vmid] = agent
 
     def _detach(self, vmid: int) -> None:
@@ -60,7 +60,7 @@ _WHILE_FROZEN = frozenset({"guest-ping", "guest-info", "guest-fsfreeze-status", 
 
 
 class SimulatedAgent:
-    """The agent of one machine, which is up if the machine is and has one."""
+    """The agent of one machine; it answers if it is installed and the machine runs."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -93,13 +93,13 @@ class SimulatedAgent:
         return {"pid": process.pid}
 
     def _exec_status(self, pid: int) -> dict[str, Any]:
-        # Since 9.0 the agent forgets to fill in the number.
+        # Since 9.0 the agent does not fill in the number.
         old = int(self._machine.guest.system.agent_version.partition(".")[0]) < 9
         unknown = AgentError("Invalid parameter 'pid'" if old else "PID ld does not exist")
         process = existing(self._machine.processes.get(pid), unknown)
         if not process.exited:
             return {"exited": False}
-        del self._machine.processes[pid]  # the agent forgets it once it was asked for
+        del self._machine.processes[pid]  # the agent reports the end of a process once
         result: dict[str, Any] = {"exited": True}
         result |= {"signal": process.signal} if process.signal is not None else {"exitcode": process.exitcode}
         for name, data in (("out", process.io.out), ("err", process.io.err)):
@@ -201,5 +201,5 @@ class SimulatedAgent:
 
 
 def _names(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The agent's argument names as Python writes them."""
+    """The agent's argument names as Python identifiers."""
     return {name.replace("-", "_"): value for name, value in arguments.items()}

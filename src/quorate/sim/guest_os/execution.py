@@ -15,7 +15,7 @@ from quorate.sim.guest_os.files import FileError
 def split_options(args: list[str], with_value: Collection[str] = ()) -> tuple[dict[str, str], list[str]]:
     """Options by name (value "" for switches) and the other arguments; `--` ends the options.
 
-    Short options may stand together; those in `with_value` take what follows, attached or as the next argument.
+    Short options may be combined; those in `with_value` take a value, attached or as the next argument.
     """
     options: dict[str, str] = {}
     others: list[str] = []
@@ -61,7 +61,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(slots=True)
 class Io:
-    """What a running command sees of the world: input, outputs, environment, directory."""
+    """The context of a running command: input, outputs, environment, working directory."""
 
     machine: Machine
     stdin: bytes = b""
@@ -74,20 +74,20 @@ class Io:
     code: int = 0
 
     def copy(self, **changes: Any) -> Io:
-        """The same with some of it changed; outputs and environment are shared, as they are in a shell."""
+        """A copy with changes; outputs and environment are shared, as in a shell."""
         return replace(self, **changes)
 
     def say(self, text: str) -> None:
-        """One line of output."""
+        """Print one line."""
         self.out.extend(f"{text}\n".encode("utf-8", "surrogateescape"))
 
     def complain(self, text: str, code: int = 1) -> None:
-        """One line of error output; the exit code may be left to the last complaint."""
+        """Print one line to standard error and set the exit code."""
         self.err.extend(f"{text}\n".encode("utf-8", "surrogateescape"))
         self.code = code
 
     def fail(self, text: str, code: int = 1) -> int:
-        """Complain, and end with this code."""
+        """Complain, and return the exit code."""
         self.complain(text, code)
         return code
 
@@ -97,7 +97,7 @@ class Io:
 
 Program = Callable[[Io, list[str]], Awaitable[int]]
 Command = Callable[[Io, list[str]], int | Awaitable[int | None] | None]
-"""A program; if it returns nothing, all went well."""
+"""A program; None as its result means success."""
 
 _commands: dict[str, Command] = {}
 
@@ -117,14 +117,14 @@ def command(*names: str) -> Callable[[_Function], _Function]:
 
 
 def program_names() -> Iterable[str]:
-    """Everything that is installed in /usr/bin."""
+    """The programs in /usr/bin."""
     load_commands()
     return sorted(_commands)
 
 
 @cache
 def load_commands() -> None:
-    """Let the modules with the commands register them."""
+    """Import the modules that register commands."""
     for name in _COMMAND_MODULES:
         importlib.import_module(f"quorate.sim.guest_os.{name}")
 

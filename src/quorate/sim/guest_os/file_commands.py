@@ -268,7 +268,7 @@ def _real(io: Io, path: str, depth: int) -> str | None:
 
 @command("mktemp")
 def mktemp(io: Io, args: list[str]) -> int:
-    """Make a file that only its owner can read, with a name nobody has."""
+    """Create a file with an unused name that only its owner can read."""
     options, templates = split_options(args)
     template = templates[0] if templates else "/tmp/tmp.XXXXXXXXXX"  # noqa: S108 (the guest's, not ours)
     marks = len(template) - len(template.rstrip("X"))

@@ -17,7 +17,7 @@ _MAX_LINKS = 16
 
 
 class FileError(Exception):
-    """What the kernel would say, such as "No such file or directory"."""
+    """A file error with the kernel's text, such as "No such file or directory"."""
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(text)
@@ -27,7 +27,7 @@ class FileError(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """One file, directory, link or something special. `content` may be computed at every reading, as in /proc."""
+    """One file, directory, link or special file. `content` may be computed on each read, as in /proc."""
 
     content: bytes | Callable[[], bytes] | None = None  # None: a directory
     link: str | None = None
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def kind(self) -> int:
-        """The type as the kernel codes it."""
+        """The file type bits of st_mode."""
         if self.special is not None:
             return self.special
         return stat.S_IFDIR if self.is_directory else stat.S_IFLNK if self.link is not None else stat.S_IFREG
@@ -80,7 +80,7 @@ class FileSystem:
         self._root = Entry(mode=0o755, mtime=now())
 
     def snapshot(self) -> Entry:
-        """The whole tree as it is now, to be put back later."""
+        """A copy of the whole tree, for `restore`."""
         return self._root.copy()
 
     def restore(self, snapshot: Entry) -> None:
@@ -124,7 +124,7 @@ class FileSystem:
         return entry.read()
 
     def write(self, path: str, data: bytes, *, append: bool = False) -> None:
-        """Make or change a file; its directory has to be there."""
+        """Create or change a file; its directory must exist."""
         entry = self.find(path)
         if entry is not None and entry.is_directory:
             raise FileError(path, IS_DIRECTORY)
@@ -139,7 +139,7 @@ class FileSystem:
         entry.mtime = self._now()
 
     def add(self, path: str, content: str | bytes | Callable[[], bytes], mode: int = 0o644) -> None:
-        """A file of the installation, with the directories above it."""
+        """Add a file of the installation, creating its directories."""
         self.make_directories(posixpath.dirname(path))
         data = content.encode() if isinstance(content, str) else content
         self._parent(path).children[posixpath.basename(path)] = Entry(data, mode=mode, mtime=self._now())
@@ -177,7 +177,7 @@ class FileSystem:
         del self._parent(path).children[posixpath.basename(path)]
 
     def put(self, path: str, entry: Entry) -> None:
-        """Hang an entry in at another place, for moves and copies."""
+        """Insert an entry at a path, for moves and copies."""
         self._parent(path).children[posixpath.basename(path)] = entry
 
     def touch(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What a fresh system has on its disk, and which services it runs."""
+"""The files and services of a fresh system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorate.sim.guests.guest import Guest
 if TYPE_CHECKING:
     from quorate.sim.guest_os.machine import Machine
 
-# What a word in the guest's name or tags says about the service it is there for.
+# A word in the guest's name or tags -> the service that it runs.
 _SERVICES_BY_NAME = {
     "nginx": ("nginx", "A high performance web server and a reverse proxy server"),
     "web": ("nginx", "A high performance web server and a reverse proxy server"),
@@ -41,20 +41,20 @@ class Unit:
     enabled: bool = True
     pid: int = 0
     failed: bool = False
-    fails_with: str = ""  # what it says when it is started and dies of it
-    takes: float = 0.0  # seconds until it is up
+    fails_with: str = ""  # the error with which every start fails
+    takes: float = 0.0  # start time in seconds
     starting: bool = False
     changed_at: float = 0.0
     log: list[str] = field(default_factory=list)
 
 
 def is_alpine(guest: Guest) -> bool:
-    """Whether OpenRC runs it and BusyBox has its programs; all others have systemd."""
+    """Whether it runs OpenRC; all others have systemd."""
     return guest.system.id == "alpine"
 
 
 def first_services(guest: Guest) -> dict[str, Unit]:
-    """The services of every system, and the one that this guest is there for."""
+    """The services of every system, and the one that this guest's name implies."""
     if is_alpine(guest):
         units = {"crond": Unit("crond", "", pid=301), "sshd": Unit("sshd", "", pid=322)}
     else:
@@ -75,7 +75,7 @@ def first_services(guest: Guest) -> dict[str, Unit]:
 
 
 def install(machine: Machine) -> None:
-    """Fill the disk."""
+    """Create the files of a fresh system."""
     files, system = machine.files, machine.guest.system
     for name in _DIRECTORIES.split():
         files.make_directories(f"/{name}")
@@ -138,7 +138,7 @@ def _add_proc(machine: Machine) -> None:
 
 
 def _routes(machine: Machine) -> bytes:
-    """The table of the kernel: addresses in hexadecimal, last byte first. The first address determines the gateway."""
+    """The kernel's route table: addresses in little-endian hexadecimal. The first address determines the gateway."""
     rows = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"]
     own = [address for address in machine.guest.addresses if ":" not in address.ip]
     if own:

@@ -1,4 +1,4 @@
-"""The running system of one guest: its files, users and services, and the commands that are under way."""
+"""The running system of one guest: files, users, services and processes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _FIRST_HANDLE = 1000
 
 @dataclass(slots=True)
 class Process:
-    """A command that was started from outside, kept with its output until its end is read."""
+    """A command started from outside, kept with its output until its exit status is read."""
 
     pid: int
     argv: list[str]
     io: Io
     started_at: float
-    captured: bool = True  # whether the agent was asked to keep the output
+    captured: bool = True  # whether the agent captures the output
     exitcode: int | None = None
     signal: int | None = None
-    leads: bool = False  # a process group of its own, which a signal reaches as a whole
+    leads: bool = False  # whether it leads a process group
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     children: list[Process] = field(default_factory=list, repr=False)
 
@@ -42,14 +42,14 @@ class Process:
 
 @dataclass(slots=True)
 class OpenFile:
-    """A file that a client uses through a handle."""
+    """A file that an agent client has open."""
 
     path: str
     position: int = 0
 
 
 class Machine:
-    """One guest from the inside. Its files live as long as the guest, its processes until it stops."""
+    """The inside of one guest. Its files last as long as the guest, its processes until it stops."""
 
     def __init__(self, world: World, guest: Guest) -> None:
         self.world = world
@@ -58,10 +58,10 @@ class Machine:
         self.users: dict[str, int] = {"root": 0, _login(guest): 1000}
         self.passwords: dict[str, str] = {}
         self.services: dict[str, Unit] = first_services(guest)
-        self.updates: list[str] | None = None  # packages that can be upgraded; None if no package source answers
+        self.updates: list[str] | None = None  # upgradable packages; None if no package source answers
         self.on_upgrade: Callable[[], None] = lambda: None
         self.frozen = False
-        self.own_commands: dict[str, Command] = {}  # what only this machine has, such as pct on a node
+        self.own_commands: dict[str, Command] = {}  # programs of this machine only, such as pct on a node
         self.processes: dict[int, Process] = {}
         self.open_files: dict[int, OpenFile] = {}
         self._boot = guest.started_at
@@ -75,7 +75,7 @@ class Machine:
 
     @property
     def live(self) -> bool:
-        """Whether it was booted from a CD: a small system with nothing of its own on a disk."""
+        """Whether it was booted from a CD-ROM, as a live system."""
         first = str(self.guest.config.get("boot", "")).partition("order=")[2].split(";")[0]
         return "media=cdrom" in str(self.guest.config.get(first, ""))
 
@@ -97,7 +97,7 @@ class Machine:
         return status_daemon.cpu_load(status.guest_seed(self.world, self.guest), self.now()) * self.cpus()
 
     def disk(self) -> tuple[int, int]:
-        """Size and use of the root file system in bytes."""
+        """Size and usage of the root file system in bytes."""
         size = (self.guest.disk_size or 8 * 1024**3) * 97 // 100
         share = status_daemon.profile(status.guest_seed(self.world, self.guest)).disk
         return size, int(size * share)
@@ -106,7 +106,7 @@ class Machine:
         return self.guest.addresses[0].ip if self.guest.addresses else None
 
     def since_boot(self) -> Machine:
-        """This machine, with nothing left over from before its latest start."""
+        """This machine, reset if the guest was restarted since the last access."""
         if self._boot != self.guest.started_at:
             self._boot = self.guest.started_at
             for process in self.processes.values():
@@ -121,7 +121,7 @@ class Machine:
         return self
 
     def program(self, name: str) -> Program | None:
-        """The program that a command name stands for, found along the path or by its own path."""
+        """The program of a command name, found on PATH or by its path."""
         return find_program(self, name)
 
     async def spawn(
@@ -153,7 +153,7 @@ class Machine:
         return process
 
     def in_background(self, io: Io, program: Program) -> Process:
-        """What a command starts in the background; it can outlive the command, but not a signal to its group."""
+        """Start a background process; it can outlive its parent, but not a signal to its group."""
         parent = self.processes.get(io.pid)
         io.pid = self.next_pid()
         process = self.processes[io.pid] = Process(io.pid, [], io, self.now())
@@ -168,14 +168,14 @@ class Machine:
         return self._next_pid
 
     def keep_open(self, file: OpenFile) -> int:
-        """The number by which the file can be found again."""
+        """Register an open file and return its handle."""
         handle = self._next_handle
         self._next_handle += 1
         self.open_files[handle] = file
         return handle
 
     def kill(self, pid: int, signal: int, *, group: bool = False) -> bool:
-        """Whether there was such a process."""
+        """Send a signal; whether there was such a process."""
         process = self.processes.get(pid)
         if process is None:
             return False
@@ -200,12 +200,12 @@ class Machine:
                 process.signal = SIGKILL
                 raise
         finally:
-            if not process.exited:  # a defect of the program: it crashed
+            if not process.exited:  # the program crashed
                 process.signal = SIGSEGV
 
 
 class Machines:
-    """The inside of every guest that was accessed."""
+    """The machines of all guests that were accessed."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -218,7 +218,7 @@ class Machines:
         return machine.since_boot()
 
     def snapshot_files(self, guest: Guest) -> Entry | None:
-        """The guest's files as they are now; None if nobody has looked into it: they are as it was installed."""
+        """A copy of the guest's files; None if it was never accessed and they are as installed."""
         machine = self._known.get(guest.vmid)
         return machine.files.snapshot() if machine is not None and machine.guest is guest else None
 
@@ -230,5 +230,5 @@ class Machines:
 
 
 def _login(guest: Guest) -> str:
-    """The name of the first ordinary user."""
+    """The name of the first regular user."""
     return str(guest.config.get("ciuser", guest.system.id if guest.system.id in ("debian", "ubuntu") else "admin"))

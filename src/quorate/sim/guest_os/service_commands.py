@@ -29,7 +29,7 @@ async def systemctl(io: Io, args: list[str]) -> int:
 
 
 def _state(unit: Unit) -> tuple[str, str]:
-    """What systemd calls ActiveState and SubState."""
+    """systemd's ActiveState and SubState."""
     if unit.starting:
         return "activating", "start"
     return ("failed", "failed") if unit.failed else ("active", "running") if unit.active else ("inactive", "dead")
@@ -129,7 +129,7 @@ def _stamp(io: Io) -> str:
 
 
 def _show(io: Io, name: str, unit: Unit | None, wanted: str | None) -> int:
-    """The properties of a unit; a missing unit has some, too."""
+    """Show the properties of a unit; a missing unit has some, too."""
     active, sub = ("inactive", "dead") if unit is None else _state(unit)
     changed = 0.0 if unit is None else unit.changed_at
     properties = {
@@ -188,7 +188,7 @@ def reboot(io: Io, _args: list[str]) -> int:
 
 
 def _power(io: Io, *, reboot: bool) -> int:
-    """Go down from the inside, a moment after the command has answered."""
+    """Shut down or reboot from inside, a moment after the command has returned."""
     machine = io.machine
     guest, world = machine.guest, machine.world
     started = guest.started_at

@@ -1,4 +1,4 @@
-"""The shell of the guests: runs what `shell_syntax` reads."""
+"""The guests' shell: runs what `shell_syntax` parses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from quorate.sim.guest_os.machine import Process
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-# A guest that loops for ever without waiting would keep the whole cluster waiting.
+# A guest in a busy loop would block the whole cluster.
 _MOST_ROUNDS = 1_000_000
 
 
@@ -120,7 +120,7 @@ class Shell:
             await self._run_with_redirections(commands[0], inner)
             io.cwd, io.env = inner.cwd, inner.env
             if not any(each.operator == "<" for each in commands[0].redirections):
-                io.stdin = inner.stdin  # what was read of it is gone
+                io.stdin = inner.stdin  # the command may have read some of it
             if _keeps_redirections(commands[0]):
                 io.stdin, io.out, io.err = inner.stdin, inner.out, inner.err
             return
@@ -137,7 +137,7 @@ class Shell:
             stdin = bytes(inner.out) if not last else b""
 
     async def _run_with_redirections(self, each: Simple, io: Io) -> None:
-        """Connect the streams, run, and write what went to files."""
+        """Connect the streams, run the command, and write redirected output to files."""
         pending: list[tuple[str, bool, bytearray]] = []
         try:
             for redirection in each.redirections:
@@ -192,7 +192,7 @@ class Shell:
         for name, value in values.items():
             self._variables.set(name, value, io)
         if not any(part.kind == "commands" for _, value in assignments for part in value):
-            self._code = 0  # else it is that of the last command inside
+            self._code = 0  # otherwise it is that of the last substituted command
 
     async def _in_own_shell(self, steps: list[Step], io: Io) -> None:
         try:
@@ -246,7 +246,7 @@ class Shell:
                 return
 
     async def _round(self, body: list[Step], io: Io) -> bool:
-        """One round of a loop, and whether another may follow."""
+        """Run one iteration of a loop; whether the loop continues."""
         try:
             await self._steps(body, io)
         except _Break as leaving:
@@ -307,7 +307,7 @@ class Shell:
             match = _ASSIGNMENT.fullmatch(plain)
             if match is None:
                 return found, words[position:]
-            rest = word[len(match[1]) + 1 :]  # unquoted text comes character by character
+            rest = word[len(match[1]) + 1 :]  # unquoted text has one part per character
             found.append((match[1], rest))
         return found, []
 
@@ -316,7 +316,7 @@ class Shell:
         self._code = await self._copy(inner).run(text)
         return inner.out.decode("utf-8", "surrogateescape").rstrip("\n")
 
-    # -- what the shell does itself --------------------------------------------------------------------------------
+    # -- builtins ---------------------------------------------------------------------------------------------------
 
     async def _cd(self, io: Io, args: list[str]) -> int:
         args = args[1:] if args[:1] == ["--"] else args
@@ -341,7 +341,7 @@ class Shell:
         raise _Break(goes_on=True)
 
     async def _exec(self, io: Io, args: list[str]) -> int:
-        """Become another program; without one, its redirections hold from then on."""
+        """Replace the shell with a program; without one, apply the redirections to the shell."""
         if not args:
             return 0
         program = io.machine.program(args[0] if "/" not in args[0] else io.path(args[0]))
@@ -379,7 +379,7 @@ class Shell:
         return int(not end)
 
     async def _wait(self, _io: Io, args: list[str]) -> int:
-        """For these processes of the shell, or for all of them."""
+        """Wait for these processes of the shell, or for all of them."""
         code = 0
         for pid in [int(each) for each in args if each.isdecimal()] or list(self._jobs):
             process = self._jobs.pop(pid, None)
@@ -427,7 +427,7 @@ _BUILTINS: dict[str, _Builtin] = {
 
 
 def _keeps_redirections(command: Simple) -> bool:
-    """`exec 2>/dev/null`: no program, so that it is the shell itself that is redirected."""
+    """Whether the shell itself is redirected, as by `exec 2>/dev/null`."""
     words = ["".join(part.value for part in word) for word in command.words]
     return words == ["exec"] and bool(command.redirections)
 

@@ -1,4 +1,4 @@
-"""The syntax of the guests' shell: words, pipelines, lists, redirections, groups, loops, conditions, functions."""
+"""The parser of the guests' shell: words, pipelines, lists, redirections, groups, loops, conditions, functions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class SyntaxProblem(Exception):
-    """What the shell says about a text that it cannot read."""
+    """A syntax error, in the shell's words."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A piece of a word: literal text, a variable, a sum, or the output of commands."""
+    """A piece of a word: literal text, a variable, arithmetic, or command substitution."""
 
     kind: Literal["text", "variable", "arithmetic", "commands"]
     value: str
@@ -56,7 +56,7 @@ class While:
 class For:
     name: str
     words: list[Word] | None
-    """None goes through the arguments."""
+    """None iterates over the positional parameters."""
     body: list[Step]
 
 
@@ -74,7 +74,7 @@ class Define:
 
 @dataclass(slots=True)
 class Simple:
-    """A command with its words, a group in parentheses or braces, or something with a body."""
+    """A simple command, a group in parentheses or braces, or a compound command."""
 
     words: list[Word] = field(default_factory=list)
     redirections: list[Redirection] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Simple:
 
 @dataclass(slots=True)
 class Step:
-    """A pipeline and what decides whether it runs."""
+    """A pipeline and the operator before it."""
 
     condition: Operator
     negated: bool
@@ -96,9 +96,9 @@ class Step:
 Piece = str | Word
 
 
-@lru_cache(256)  # loops substitute the same commands again and again, and nobody changes what was read
+@lru_cache(256)  # loops substitute the same commands repeatedly, and the result is not modified
 def parse(text: str) -> list[Step]:
-    """The steps of a script."""
+    """Parse a script."""
     return _Parser(_Lexer(text).pieces()).steps()
 
 
@@ -148,7 +148,7 @@ class _Lexer:
         return word
 
     def _until(self, end: str) -> str:
-        """The text up to an end mark; the position is before the opening one."""
+        """Read a quoted text, from the opening to the closing mark."""
         close = self._text.find(end, self._at + 1)
         if close == -1:
             raise SyntaxProblem("Syntax error: Unterminated quoted string")
@@ -209,7 +209,7 @@ class _Parser:
         self._at = 0
 
     def steps(self, *ends: str) -> list[Step]:
-        """All up to one of these words, which is left where it is, or up to the end of the text."""
+        """Parse up to one of these words, which is not consumed, or up to the end."""
         found: list[Step] = []
         condition: Operator = ";"
         while True:
@@ -368,7 +368,7 @@ class _Parser:
 
 
 def duplication(operator: str) -> tuple[str, str] | None:
-    """Which stream becomes which other, for `2>&1` and its like."""
+    """The streams of a duplication such as `2>&1`: which becomes which."""
     return _DUPLICATIONS.get(operator)
 
 

@@ -1,4 +1,4 @@
-"""Expansion of the words of a shell script: variables, sums, command output, splitting, patterns of file names."""
+"""Word expansion: variables, arithmetic, command substitution, field splitting and globs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_SET = ""
 
 @dataclass
 class Variables:
-    """Of one shell. What is exported lives in the environment of its Io."""
+    """The variables of one shell. Exported ones are in the environment of its Io."""
 
     arguments: list[str]
     own: dict[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Variables:
     pid: int = 0
     """The process id of the shell, also within its subshells."""
     background: str = NOT_SET
-    """The id of the latest process in the background."""
+    """The id of the latest background process."""
 
     def get(self, name: str, io: Io) -> str:
         match name:
@@ -75,11 +75,11 @@ class Words:
         self._substitute = substitute
 
     async def one(self, word: Word, io: Io) -> str:
-        """The word as a single text, not split."""
+        """Expand the word without field splitting."""
         return "".join([await self._value(part, io) for part in word])
 
     async def pattern(self, word: Word, io: Io) -> str:
-        """The word as a pattern, in which what was quoted stands for itself."""
+        """Expand the word to a pattern, with quoted parts escaped."""
         found = ""
         for part in word:
             value = await self._value(part, io)
@@ -87,7 +87,7 @@ class Words:
         return found
 
     async def fields(self, word: Word, io: Io) -> list[str]:
-        """The fields of a word: unquoted expansions are split, patterns matched against files."""
+        """Expand the word to fields: unquoted expansions are split, globs matched against files."""
         fields: list[str] = [""]
         quoted, pattern = any(part.quoted for part in word), False
         for part in word:
@@ -135,7 +135,7 @@ class Words:
         return known or rest
 
     def _sum(self, text: str, io: Io) -> str:
-        """Whole numbers, variables and the usual signs; what is anything else counts as a mistake of the script."""
+        """Evaluate integers, variables and the usual operators; anything else is a syntax error."""
         filled = re.sub(r"\$?([A-Za-z_]\w*)", lambda match: self._variables.get(match[1], io) or "0", text)
         if not _SUM.fullmatch(filled) or re.search(r"\*\*|<<|>>", filled) or len(filled) > 100:
             raise SyntaxProblem("arithmetic expression: expecting primary")
@@ -146,7 +146,7 @@ class Words:
 
 
 def _append_fields(fields: list[str], more: list[str]) -> list[str]:
-    """The first of them continues the last field, the others are fields of their own."""
+    """Append: the first continues the last field, the others are new fields."""
     if not more:
         return fields
     return [*fields[:-1], fields[-1] + more[0], *more[1:]]
@@ -161,7 +161,7 @@ def _split(value: str, separators: str) -> list[str]:
 
 
 def _pattern(text: str) -> str:
-    """The pattern of `${x#pattern}`; what is quoted in it stands for itself."""
+    """The pattern of `${x#pattern}`, with quoted parts escaped."""
     return re.sub(r"\"([^\"]*)\"|'([^']*)'|\\(.)", lambda match: _literal(match[1] or match[2] or match[3] or ""), text)
 
 
@@ -170,7 +170,7 @@ def _literal(text: str) -> str:
 
 
 def _without(value: str, pattern: str, operator: str) -> str:
-    """The value without its shortest or longest beginning or end that matches."""
+    """The value without its shortest or longest matching prefix or suffix."""
     ends = range(len(value) + 1) if operator in ("#", "%%") else range(len(value), -1, -1)
     for at in ends:
         if operator[0] == "#" and fnmatch.fnmatchcase(value[:at], pattern):
@@ -181,7 +181,7 @@ def _without(value: str, pattern: str, operator: str) -> str:
 
 
 def _matching_files(pattern: str, io: Io) -> list[str]:
-    """The files that a pattern in the last part of a path stands for, or the pattern itself."""
+    """The files that match a glob in the last part of a path, or the glob itself."""
     directory, _, name = pattern.rpartition("/")
     entry = io.machine.files.find(io.path(directory or ("/" if pattern.startswith("/") else ".")))
     if entry is None or not entry.is_directory:

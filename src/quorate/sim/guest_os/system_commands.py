@@ -141,7 +141,7 @@ def ps(io: Io, args: list[str]) -> None:
 
 @command("kill")
 def kill(io: Io, args: list[str]) -> int:
-    """A number below zero is a group of processes; signal 0 only asks whether there is one."""
+    """A negative number is a process group; signal 0 only checks that it exists."""
     signal, rest = 15, list(args)
     if rest and re.fullmatch(r"-(SIG)?[A-Z]+|-\d{1,2}", rest[0]) and len(rest) > 1:
         name = rest.pop(0)[1:].removeprefix("SIG")
@@ -174,7 +174,7 @@ async def setsid(io: Io, args: list[str]) -> int:
 
 @command("su")
 async def su(io: Io, args: list[str]) -> int:
-    """`su [-s SHELL] -c TEXT [--] USER [ARGS…]`, as root asks for it."""
+    """`su [-s SHELL] -c TEXT [--] USER [ARGS…]`, as run by root."""
     options, words = split_options(args, ("s", "c"))
     name = words[0] if words else "root"
     if name not in io.machine.users:
@@ -241,7 +241,7 @@ def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:
 
 @command("apt-get", "apt")
 def apt(io: Io, args: list[str]) -> int:
-    """Where no package source answers, as behind most guests, nothing can be fetched."""
+    """Most guests have no package source, so nothing can be fetched."""
     options, words = split_options(args, with_value=("o", "option"))
     action = words[0] if words else ""
     if options.keys() & {"s", "simulate", "dry-run"} and action in ("upgrade", "dist-upgrade", "full-upgrade"):
@@ -260,7 +260,7 @@ def apt(io: Io, args: list[str]) -> int:
 
 
 def _simulate(io: Io, updates: list[str]) -> int:
-    """From the lists on the machine, whether or not a source answers."""
+    """Simulate an upgrade from the local package lists, even without a source."""
     io.say("Reading package lists...\nBuilding dependency tree...\nReading state information...")
     io.say(f"{len(updates)} upgraded, 0 newly installed, 0 to remove and 0 not upgraded.")
     for name in updates:

@@ -10,12 +10,12 @@ from quorate.sim.guest_os.files import FileError
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0", "a": "\a", '"': '"'}
 _FORMAT = re.compile(r"%[sb%]")
-# A guest that counts for ever would keep the whole cluster waiting.
+# Endless output would block the whole cluster.
 _MOST_LINES = 1_000_000
 
 
 def unescape(text: str) -> str:
-    """The text with its backslash sequences made real."""
+    """Replace backslash sequences."""
     return re.sub(r"\\([ntr\\0a\"])", lambda match: _ESCAPES[match[1]], text)
 
 
@@ -57,7 +57,7 @@ def _format_value(conversion: str, values: Iterator[str]) -> str:
 
 
 def _unescape_bytes(text: str) -> str:
-    """The text with its escapes made real, where \\0 and three octal digits name a byte."""
+    """Replace backslash sequences, including \\0 with three octal digits for a byte."""
     pieces = re.split(r"\\0([0-7]{1,3})", text)
     data = b"".join(
         bytes([int(piece, 8) & 0xFF]) if position % 2 else unescape(piece).encode("utf-8", "surrogateescape")
@@ -71,7 +71,7 @@ command("false")(lambda _io, _args: 1)
 
 
 def _inputs(io: Io, name: str, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
-    """Every file's content, the input where none is named, and None with a complaint where one cannot be read."""
+    """The content of every file, or standard input; None, after a complaint, for one that cannot be read."""
     for path in paths or ["-"]:
         if path == "-":
             yield path, io.stdin

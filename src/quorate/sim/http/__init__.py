@@ -1,1 +1,1 @@
-"""The HTTPS front: requests pass PVE's checks in PVE's order."""
+"""The HTTPS server: requests pass PVE's checks in PVE's order."""

@@ -17,7 +17,7 @@ _LIFETIME = timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What the endpoints show and what a client needs to trust it."""
+    """The certificate of the endpoints, and what a client needs to trust it."""
 
     context: ssl.SSLContext
     ca_file: Path

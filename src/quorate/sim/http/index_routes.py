@@ -1,4 +1,4 @@
-"""The directories of the API, each with the names below it, and the methods that always say the same."""
+"""The directory indexes of the API, and methods with constant answers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _INDEXES = {
     "/nodes/{node}/ceph/pool/{name}": (_NAME, "status"),
 }
 
-# PVE looks for the guest's configuration only here, not for the other directories.
+# PVE checks for the guest's configuration only here, not for the other indexes.
 _OF_EXISTING_GUESTS = (f"{QEMU}/status", LXC, f"{LXC}/status")
 
 
@@ -120,12 +120,12 @@ for _template, (_key, _names) in _INDEXES.items():
     route(f"GET {_template}")(_index(_key, _names))
 
 _ANSWERS: dict[str, Any] = {
-    "GET /access/ticket": None,  # only there so that browsers have something to ask
-    "PUT /access/users/{userid}/unlock-tfa": 0,  # whether anything had been locked
+    "GET /access/ticket": None,  # only a target for browsers
+    "PUT /access/users/{userid}/unlock-tfa": 0,  # whether there was a lock
     "GET /cluster/config/apiversion": "1",
-    "GET /cluster/metrics/export": {"data": []},  # the status daemon remembers nothing unless someone pulls regularly
+    "GET /cluster/metrics/export": {"data": []},  # pvestatd keeps no metrics unless a client pulls them regularly
     "GET /nodes/{node}/capabilities/qemu/migration": {"has-dbus-vmstate": True},
-    "GET /nodes/{node}/scan/iscsi": [],  # a portal that does not answer has no targets
+    "GET /nodes/{node}/scan/iscsi": [],  # an unreachable portal has no targets
 }
 
 _CEPH = {
@@ -141,7 +141,7 @@ _OF_CEPH += [f"GET /cluster/ceph/{path}" for path in ("metadata", "flags", "flag
 _OF_CEPH += [f"PUT /cluster/ceph/{path}" for path in ("flags", "flags/{flag}")]
 _REFUSALS = {
     **dict.fromkeys(_OF_CEPH, "binary not installed: /usr/bin/ceph-mon"),
-    # PVE leaves these to a tool that its installer does not bring.
+    # PVE needs a tool for these that its installer does not include.
     "POST /nodes/{node}/storage/{storage}/oci-registry-pull": "Install 'skopeo' to pull OCI images from registries.",
     "GET /nodes/{node}/query-oci-repo-tags": "Install 'skopeo' to list tags from OCI registries.",
 }

@@ -18,13 +18,13 @@ from quorate.sim.http import responses
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _IDLE_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 0.05  # for requests in work at the end; 0 would mean to wait for ever
+_LAST_WORDS_SECONDS = 0.05  # for requests in progress at the end; 0 would wait forever
 _TLS_HANDSHAKE = 0x16
 _BACKLOG = 500
 
 
 class _Connection(RequestHandler):
-    """One connection, which answers as PVE does to verbs that the HTTP library does not know."""
+    """One connection, which answers as PVE does to methods that the HTTP library does not know."""
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -43,7 +43,7 @@ class _Server(web.Server):
 
 
 class Listener:
-    """Accepts connections. The first byte tells TLS from plain HTTP, so it is looked at before either begins."""
+    """Accepts connections. The first byte distinguishes TLS from plain HTTP."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, handler: Handler) -> None:
         self._host = host
@@ -56,7 +56,7 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """The base address; the port is kept over a stop and start."""
+        """The base URL; the port stays the same after a stop and start."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"https://{host}:{self._port}"
 
@@ -86,7 +86,7 @@ class Listener:
         self._socket.close()
         transports = [one.transport for one in self._server.connections if one.transport is not None]
         await self._server.shutdown(_LAST_WORDS_SECONDS)
-        for transport in transports:  # a client that never says goodbye would keep TLS connections half open
+        for transport in transports:  # a client that never closes would keep TLS connections half open
             transport.abort()
         self._socket = self._server = None
 
@@ -113,7 +113,7 @@ class Listener:
                 await loop.connect_accepted_socket(server, connection, ssl=self._context)
             elif first is not None:
                 await self._redirect(connection)
-        except OSError:  # the client left, or does not trust our certificate
+        except OSError:  # the client disconnected or does not trust our certificate
             pass
         finally:
             if not handed_over:
@@ -138,7 +138,7 @@ def _mark(readable: asyncio.Future[None]) -> None:
 
 
 async def _peek(connection: socket.socket) -> int | None:
-    """The first byte that the client sends, left in place; None if it sends none in time."""
+    """The client's first byte, not consumed; None if none arrives in time."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
     loop.add_reader(connection.fileno(), _mark, readable)

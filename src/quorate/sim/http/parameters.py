@@ -16,7 +16,7 @@ _PAIR_SEPARATOR = re.compile("[&;]")
 _NUMBERED = re.compile(r"^(.*?)\d+$")
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _BLANKS = re.compile("[\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
-"""What Perl calls blank, which is not quite what Python does."""
+"""Perl's whitespace, which differs from Python's."""
 
 
 _PERL_LOCATION = " at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line {}."
@@ -35,7 +35,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?P<end>"?)|[{}\[\]:,]|[^\s{}\[\]:,"]+', 
 
 
 class MalformedBody(Exception):
-    """A JSON body that is none."""
+    """A body that is not valid JSON."""
 
 
 def parse_form(text: str) -> dict[str, Any]:
@@ -81,10 +81,10 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def _complaint_of_perl(body: bytes, message: str) -> str:
-    """What Perl's JSON reader says about the place where our own one gave up."""
+    """The error of Perl's JSON parser at the position where ours failed."""
     match = _BYTE.search(message)
     offset = int(match[1]) - ("trailing characters" in message) if match else len(body)
-    for length in (4, 5) if "invalid character" in message else ():  # of the words; it read one to its end
+    for length in (4, 5) if "invalid character" in message else ():  # of literals; it reads them to the end
         offset -= length if offset >= length and chr(body[offset - length]) in _ATOMS else 0
     rest = body[offset:].decode("utf-8", "replace") or "(end of string)"
     missing = next((text for part, text in _COMPLAINTS.items() if part in message), None)
@@ -114,7 +114,7 @@ def _missing_at_the_end(body: bytes) -> str:
 
 
 def convert_values(endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as what the schema says they are; they have passed its checks before."""
+    """Convert validated values to the schema's types."""
     return {name: _convert_value(_schema_of(endpoint, name), value) for name, value in params.items()}
 
 
@@ -137,7 +137,7 @@ def _convert_value(schema: Mapping[str, Any], value: Any) -> Any:
         case "array":
             return value if isinstance(value, list) else [value]
         case "string" if isinstance(value, list):
-            return ",".join(str(part) for part in value)  # what PVE does with the parts of a -list format
+            return ",".join(str(part) for part in value)  # as PVE does with the elements of a -list format
         case "string":
             return str(int(value)) if isinstance(value, bool) else str(value)
         case _:

@@ -1,4 +1,4 @@
-"""The declared permission of an endpoint, evaluated as PVE does it, with its words when it says no."""
+"""The declared permission of an endpoint, evaluated as in PVE, with PVE's refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _USER = re.compile(r"[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+")
 _SHORTEST_USER, _LONGEST_USER = 3, 64
 
-# Who may allocate such an object may also hand out roles on it.
+# The privilege to allocate such an object includes granting roles on it.
 _MODIFY_INSTEAD = (
     (re.compile(r"/storage/.+"), "Datastore.Allocate"),
     (re.compile(r"/vms/.+"), "VM.Allocate"),
@@ -25,7 +25,7 @@ _MODIFY_INSTEAD = (
 def check_permission(
     access: Access, permission: Mapping[str, Any] | None, authid: str | None, params: Mapping[str, Any]
 ) -> None:
-    """Return if the caller is allowed, otherwise raise the refusal that PVE would send."""
+    """Raise PVE's refusal unless the caller is allowed."""
     if permission is not None and permission.get("user") == "world":
         return
     if authid is None:
@@ -45,7 +45,7 @@ def check_permission(
 def require_privileges(
     access: Access, authid: str, path: str | None, privileges: Sequence[str], *, any_of: bool
 ) -> None:
-    """The check on one path: every privilege, or with `any_of` at least one of them."""
+    """Require every privilege on a path, or with `any_of` at least one."""
     held = access.privileges(authid, path)
     shown = path or ""
     if any_of:
@@ -58,7 +58,7 @@ def require_privileges(
 
 
 def require_modify(access: Access, authid: str, path: str | None) -> None:
-    """The right to give roles on a path, which comes with the right to make such an object."""
+    """Require the privilege to grant roles on a path, which allocating such an object includes."""
     if authid == ROOT or access.allowed(authid, path or "", "Permissions.Modify"):
         return
     privileges = ["Permissions.Modify"]
@@ -69,7 +69,7 @@ def require_modify(access: Access, authid: str, path: str | None) -> None:
 
 
 def verified_user_name(given: Any) -> str:
-    """The name, if it can be one: privileges are checked before parameters, so it is here that a wrong one shows."""
+    """The user name, or a refusal: privileges are checked before parameters, so an invalid name fails here."""
     name = str(given or "")
     if len(name) < _SHORTEST_USER:
         raise failure(f"user name '{name}' is too short")
@@ -128,7 +128,7 @@ class _Evaluation:
         require_privileges(self._access, self._authid, path, privileges, any_of=bool(options.get("any")))
 
     def _require_pool(self, path: str, template: str) -> None:
-        """A pool that a call puts a guest into has to be there before privileges on it can count."""
+        """Require privileges on the call's pool, which must exist first."""
         if template == "/pool/{pool}" and path.removeprefix("/pool/") not in self._access.pools:
             raise forbidden(f"pool '{path.removeprefix('/pool/')}' does not exist")
 
@@ -146,7 +146,7 @@ class _Evaluation:
         require_privileges(self._access, self._authid, f"/access/realm/{realm}", [test], any_of=False)
 
     def _require_group(self, privileges: Sequence[str], groups_param: str | None) -> None:
-        """Privileges on a group of the user in question, and on every group the call would put it into."""
+        """Require privileges on a group of the user, and on every group that the call adds."""
         userid = verified_user_name(self._params.get("userid"))
         wanted = split_list(self._params.get("groups"))
         if groups_param is not None and wanted:

@@ -1,4 +1,4 @@
-"""How the simulated PVE says no: one exception that carries status, reason and error map."""
+"""PVE's refusals: one exception with status, reason and error map."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ class Refusal(Exception):
         return first_line(self.message)
 
     def as_task_error(self) -> str:
-        """One line that has everything, with the status where it is not the usual one."""
+        """Everything in one line, with the status unless it is 500."""
         status = "" if self.status == 500 else f"{self.status} "
         lines = "".join(f"{name}: {text}\n" for name, text in (self.errors or {}).items())
         return f"{status}{self.message}{lines}".removesuffix("\n").replace("\n", " ")
 
 
 def first_line(text: str) -> str:
-    """What of a text fits into a status line: no line ends, and no control characters that would spoil it."""
+    """The part of a text that fits a status line: no line breaks or control characters."""
     return _CONTROL.sub("", re.split(r"[\r\n]", text, maxsplit=1)[0])
 
 
 def failure(text: str) -> Refusal:
-    """The usual semantic error: HTTP 500 with a sentence, also for things that do not exist."""
+    """The usual error: HTTP 500 with a text, also for missing objects."""
     return Refusal(500, f"{text}\n")
 
 
 def bad_parameters(errors: Mapping[str, str]) -> Refusal:
-    """HTTP 400 with a text for every wrong parameter."""
+    """HTTP 400 with a text for every invalid parameter."""
     return Refusal(400, "Parameter verification failed.\n", errors)
 
 
 def existing(found: _T | None, missing: str | Exception) -> _T:
-    """What was looked up, or a refusal if it is not there: an HTTP 500 with this text, or another error."""
+    """The value, or if it is None a refusal: HTTP 500 with this text, or the given error."""
     if found is None:
         raise failure(missing) if isinstance(missing, str) else missing
     return found
@@ -59,7 +59,7 @@ def existing(found: _T | None, missing: str | Exception) -> _T:
 
 @contextmanager
 def flatten_errors() -> Iterator[None]:
-    """What PVE checks while it holds a file's lock loses its form on the way out: 500, and all errors in the text."""
+    """Errors under PVE's file lock are flattened: HTTP 500 with all errors in the text."""
     try:
         yield
     except Refusal as refusal:
@@ -70,7 +70,7 @@ def flatten_errors() -> Iterator[None]:
 
 
 def forbidden(what: str | None = None) -> Refusal:
-    """HTTP 403; `what` names path and privilege, or stays away where PVE is silent about it."""
+    """HTTP 403; `what` names path and privilege where PVE does."""
     return Refusal(403, f"Permission check failed ({what})\n" if what else "Permission check failed\n")
 
 
@@ -80,7 +80,7 @@ def unimplemented_method(method: str, path: str) -> Refusal:
 
 
 class ProxyFailure(Exception):
-    """The node that should answer cannot be reached: 595 or 596 with an empty body."""
+    """The target node cannot be reached: 595 or 596 with an empty body."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)

@@ -27,14 +27,14 @@ class BareResponse(web.Response):
 
 
 def success(data: Any, fmt: str, *, gzip_accepted: bool) -> web.Response:
-    """HTTP 200 with the data, and what a `Payload` has in addition to it."""
+    """HTTP 200 with the data, and the extra fields of a `Payload`."""
     body: dict[str, Any] = {"data": data}
     if isinstance(data, Text):
         headers = {hdrs.SERVER: SERVER, "Content-Disposition": f'attachment; filename="{data.filename}"'}
         return web.Response(body=data.text.encode(), headers={**headers, hdrs.CONTENT_TYPE: "text/plain"})
     if isinstance(data, Payload):
         body = {"data": data.data}
-        if data.total:  # PVE leaves the total of nothing away
+        if data.total:  # PVE omits the total of an empty list
             body["total"] = data.total
         if data.changes is not None:
             body["changes"] = data.changes
@@ -48,7 +48,7 @@ def success(data: Any, fmt: str, *, gzip_accepted: bool) -> web.Response:
 
 
 def render_refusal(refusal: Refusal, fmt: str, *, message_in_body: bool) -> web.Response:
-    """The refusal as the format shows it; extjs and htmljs always say 200 and put the status inside."""
+    """A refusal in the given format; extjs and htmljs always answer 200 with the status in the body."""
     body: dict[str, Any] = {"data": None}
     if refusal.errors:
         body["errors"] = refusal.errors
@@ -63,13 +63,13 @@ def render_refusal(refusal: Refusal, fmt: str, *, message_in_body: bool) -> web.
 
 
 def _form_answer(body: dict[str, Any]) -> web.Response:
-    """The answer to an upload form of the web pages: the JSON of extjs as text of a page."""
+    """The answer to a web upload form: the JSON of extjs in an HTML page."""
     headers = {hdrs.SERVER: SERVER, hdrs.CONTENT_TYPE: "text/html;charset=UTF-8"}
     return web.Response(body=html.escape(msgspec.json.encode(body).decode()).encode(), headers=headers)
 
 
 def _page(status: int, reason: str, body: dict[str, Any]) -> web.Response:
-    """The data for a person with a browser."""
+    """The data as an HTML page."""
     shown = html.escape(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n  <head>\n    <meta charset="utf-8">\n'
@@ -80,7 +80,7 @@ def _page(status: int, reason: str, body: dict[str, Any]) -> web.Response:
 
 
 def web_page(node: str) -> web.Response:
-    """What a browser finds at the root; PVE's own pages are not simulated."""
+    """The root page; PVE's web interface is not simulated."""
     title = f"{html.escape(node)} - Proxmox Virtual Environment"
     text = f"<!DOCTYPE html>\n<html>\n  <head><title>{title}</title></head>\n</html>\n"
     headers = {hdrs.SERVER: SERVER, hdrs.CONTENT_TYPE: "text/html; charset=utf-8"}
@@ -98,7 +98,7 @@ def _json(status: int, reason: str, body: dict[str, Any], *, gzip_accepted: bool
         hdrs.CONTENT_TYPE: CONTENT_TYPE,
         hdrs.CACHE_CONTROL: "max-age=0",
         hdrs.PRAGMA: "no-cache",
-        hdrs.EXPIRES: "",  # the front fills in the time of the answer
+        hdrs.EXPIRES: "",  # the server sets the time of the answer
     }
     encoded = msgspec.json.encode(body)
     if gzip_accepted and len(encoded) > _COMPRESS_FROM:

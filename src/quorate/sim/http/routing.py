@@ -1,4 +1,4 @@
-"""How endpoints are written: a function with `@route`, which receives one `Call`.
+"""Endpoints: a function with `@route`, which receives one `Call`.
 
     @route("POST /nodes/{node}/qemu/{vmid}/status/start")
     def start(call: Call) -> str:
@@ -43,7 +43,7 @@ class Payload:
 
     @classmethod
     def of_lines(cls, lines: list[str], params: Mapping[str, Any]) -> Self:
-        """Numbered lines of a log, as many as `start` and `limit` ask for; a limit of 0 means all."""
+        """Numbered log lines from `start` up to `limit`; 0 means all."""
         start, limit = int(params.get("start", 0)), int(params.get("limit", 50)) or len(lines)
         rows = [{"n": number, "t": text} for number, text in enumerate(lines, 1)]
         return cls(rows[start : start + limit], total=len(lines))
@@ -59,14 +59,14 @@ class Text:
 
 @dataclass(slots=True)
 class Call:
-    """One API call that has passed all checks of the front."""
+    """One API call that has passed all checks of the server."""
 
     world: World
     endpoint: Endpoint
     user: str | None  # user@realm or user@realm!token; None only where no login is needed
     params: dict[str, Any]  # all parameters, those of the path included: int, float, bool, str or list
     values: dict[str, str]  # the parameters of the path, as text
-    local_node: Node  # the node whose address the client talked to
+    local_node: Node  # the answering node
     authentication: Authentication
     request: web.BaseRequest  # for endpoints that read the body themselves
 
@@ -81,7 +81,7 @@ class Call:
 
     @property
     def authid(self) -> str:
-        """The caller, where there has to be one."""
+        """The caller, where a login is required."""
         assert self.user is not None
         return self.user
 
@@ -92,15 +92,15 @@ class Call:
 
     @property
     def kind(self) -> Kind:
-        """What the path is about: VMs or containers."""
+        """qemu or lxc, from the path."""
         return "lxc" if "/lxc" in self.endpoint.template else "qemu"
 
     def guest(self) -> Guest:
-        """The guest of the path, or PVE's complaint that it is not on this node."""
+        """The guest of the path, or PVE's refusal if it is not on this node."""
         return self.world.guest(self.node, self.kind, self.vmid)
 
     def located_vm(self) -> Guest:
-        """The VM of the path, in the words of the methods that look for its file on this node."""
+        """The VM of the path, with the refusal of methods that look for its file on this node."""
         missing = f"unable to find configuration file for VM {self.vmid} on node '{self.node}'"
         return existing(self.find_guest(), missing)
 
@@ -123,7 +123,7 @@ class Call:
                 raise bad_parameters({name: "Only root may use this option."})
 
     def start_task(self, kind: str, target: str, work: Work) -> str:
-        """Begin a task on the node of the path, on behalf of the caller."""
+        """Start a task on the node of the path, on behalf of the caller."""
         return self.world.tasks.start(self.node, kind, target, self.authid, work)
 
     async def wait_for(self, upid: str, seconds: int, complaint: str = "") -> str | None:
@@ -137,11 +137,11 @@ class Call:
         return upid if task.running else None
 
     def start_local_task(self, kind: str, target: str, work: Work) -> str:
-        """Begin a task on the node that was asked."""
+        """Start a task on the answering node."""
         return self.world.tasks.start(self.local_node.name, kind, target, self.authid, work)
 
     def start_guest_task(self, action: str, work: Work) -> str:
-        """Begin a task of the guest of the path, such as qmstart or vzstart."""
+        """Start a task of the guest in the path, such as qmstart or vzstart."""
         return self.start_task(f"{'qm' if self.kind == 'qemu' else 'vz'}{action}", str(self.vmid), work)
 
 
@@ -150,7 +150,7 @@ Handler = Callable[[Call], Any | Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is known about an implemented endpoint."""
+    """An implemented endpoint."""
 
     handler: Handler
     needs_quorum: bool

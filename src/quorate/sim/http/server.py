@@ -1,4 +1,4 @@
-"""The front: HTTPS requests in PVE's order of checks, from the verb to the endpoint's own code."""
+"""The API server: HTTPS requests in PVE's order of checks, from the verb to the endpoint's code."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ApiServer:
         )
 
     def for_node(self, node: Node) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
-        """The request handler of the endpoint that stands for this node."""
+        """The request handler of this node's endpoint."""
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             return await self._handle(request, node if node.online else self._world.first_online())
@@ -95,7 +95,9 @@ class ApiServer:
                 return _cut_connection(request)
             try:
                 response = await self._answer(request, fmt, path, local_node)
-            except ConnectionResetError:  # the client left before its body was whole: PVE never begins such a request
+            except (
+                ConnectionResetError
+            ):  # the client disconnected before its body was complete: PVE does not start such a request
                 self.requests.remove((request.method, path))
                 return _cut_connection(request)
             if drop == "timed out":
@@ -113,7 +115,7 @@ class ApiServer:
         return await self._finish(request, response, drop)
 
     def _accept(self, request: web.BaseRequest) -> tuple[str, str]:
-        """Verb, transfer encoding and the form of the path."""
+        """Check verb, transfer encoding and path."""
         if request.method not in _METHODS:
             raise ServerRefusal(501, f"method '{request.method}' not available", empty=True)
         if "chunked" in request.headers.get(hdrs.TRANSFER_ENCODING, "").lower():
@@ -130,7 +132,7 @@ class ApiServer:
         return match["format"], path
 
     async def _strike_before(self, request: web.BaseRequest, path: str) -> str:
-        """Faults that come before the request is looked at; how the answer is to be lost, if it is."""
+        """Apply faults before the request is handled; returns how the answer is to be lost, if at all."""
         if self._faults.are_none:
             return ""
         for fault in self._faults.for_request("latency", request.method, path):
@@ -159,7 +161,7 @@ class ApiServer:
         match = self._facts.find(request.method, path)
         route = None if match is None else all_routes().get((request.method, match.endpoint.template))
         given = await self._read_parameters(request, route)
-        if (request.method, path) == ("GET", "/"):  # the table of facts begins below it
+        if (request.method, path) == ("GET", "/"):  # the API facts start below it
             return responses.success([{"subdir": name} for name in _TOP], fmt, gzip_accepted=False)
         if match is None:
             raise unimplemented_method(request.method, path)
@@ -193,7 +195,7 @@ class ApiServer:
         return user
 
     async def _read_parameters(self, request: web.BaseRequest, route: Route | None) -> dict[str, Any]:
-        """Body and query in one; a value of the query wins."""
+        """Merge body and query; the query wins."""
         given: dict[str, Any] = {}
         length = request.content_length or 0
         as_json = request.method in ("POST", "PUT") and _kind_of_body(request) == "application/json"
@@ -226,7 +228,7 @@ class ApiServer:
             raise bad_parameters(conflicts)
 
     def _find_node(self, match: Match, raw: dict[str, Any], local_node: Node) -> None:
-        """Where the call would be forwarded to: refuse what cannot be reached, and name this node if it is meant."""
+        """The node that the call is proxied to: refuse an unreachable one, and resolve localhost."""
         if match.endpoint.proxyto != "node" or "node" not in match.values:
             return
         name = match.values["node"]
@@ -244,15 +246,15 @@ class ApiServer:
             raise bad_parameters(errors)
 
     def _date(self, response: web.Response) -> None:
-        """The cluster's own time, which a client may compare with the start of a task."""
+        """The cluster's own time, which clients may compare with task times."""
         now = _http_date(int(self._world.clock.now()))
         response.headers[hdrs.DATE] = now
         if hdrs.EXPIRES in response.headers:
             response.headers[hdrs.EXPIRES] = now
 
     async def _finish(self, request: web.BaseRequest, response: web.StreamResponse, drop: str) -> web.StreamResponse:
-        """Keep-alive rules, and faults that come after the work is done."""
-        if not isinstance(response, web.Response):  # a WebSocket: all is said
+        """Apply keep-alive rules, and faults after the work is done."""
+        if not isinstance(response, web.Response):  # a WebSocket, already finished
             return response
         self._date(response)
         if drop == "after":
@@ -287,9 +289,9 @@ async def _run(route: Route, call: Call) -> Any:
         return await result if inspect.isawaitable(result) else result
     except (Refusal, ProxyFailure, ServerRefusal, Unauthorized, ConnectionResetError):
         raise
-    except TaskError as error:  # the same words, said outside of a task
+    except TaskError as error:  # the same text outside of a task
         raise failure(str(error)) from error
-    except Exception as error:  # a defect of the simulator must not look like an answer of PVE's
+    except Exception as error:  # a defect of the simulator must not look like PVE's answer
         _LOG.exception("%s %s failed", call.endpoint.method, call.endpoint.template)
         raise failure("internal error of the simulated cluster") from error
 
@@ -309,7 +311,7 @@ def _cut_connection(request: web.BaseRequest) -> web.StreamResponse:
 
 
 async def _cut_body(request: web.BaseRequest, response: web.Response) -> web.StreamResponse:
-    """Promise the whole body, send half of it and hang up."""
+    """Announce the whole body, send half of it and disconnect."""
     body = response.body
     assert isinstance(body, bytes)
     partial = web.StreamResponse(status=response.status, reason=response.reason, headers=response.headers)

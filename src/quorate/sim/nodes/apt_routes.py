@@ -29,7 +29,7 @@ _COMPONENTS = {"enterprise": "pve-enterprise", "no-subscription": "pve-no-subscr
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that is installed, with the version that waits for it if there is a newer one."""
+    """An installed package, with the newer version if there is one."""
 
     name: str
     title: str
@@ -61,7 +61,7 @@ _PACKAGES = (
     Package("swtpm", "Libtpms-based TPM emulator", "0.8.0+pve3", section="misc", arch="amd64"),
     Package("zfsutils-linux", "command-line tools to manage OpenZFS filesystems", "2.3.4-pve1", arch="amd64"),
 )
-# Not shown in the list of versions, but updated like all others.
+# Updated, but not in the list of versions.
 _DEBIAN_PACKAGES = (
     Package("libssl3t64", "Secure Sockets Layer toolkit", "3.5.1-1", "3.5.4-1", "libs", "Debian", "amd64"),
     Package("openssh-server", "secure shell (SSH) server", "1:10.0p1-7", "1:10.0p1-8", "net", "Debian", "amd64"),
@@ -159,7 +159,7 @@ class Packages:
         self._upgraded: set[str] = set()
 
     def upgrade(self, node: str) -> None:
-        """`apt-get dist-upgrade` has run on the node."""
+        """Record that `apt-get dist-upgrade` has run on the node."""
         self._upgraded.add(node)
 
     def repositories(self, node: str) -> Repositories:
@@ -167,7 +167,7 @@ class Packages:
         return self._repositories.setdefault(node, Repositories(suite))
 
     def versions(self, node: Node) -> list[dict[str, Any]]:
-        """What is installed of the packages that matter to PVE."""
+        """The installed versions of PVE's packages."""
         world = self._world
         number = node.kernel.partition("-pve")[0]
         kernel = Package("proxmox-kernel-6.17", "Latest Proxmox Kernel Image", number, section="kernel")
@@ -183,7 +183,7 @@ class Packages:
         return [*rows, ceph | {"CurrentState": "NotInstalled"}]
 
     def updates(self, node: str) -> list[dict[str, Any]]:
-        """What could be upgraded."""
+        """The available updates."""
         return (
             []
             if node in self._upgraded

@@ -17,14 +17,14 @@ from quorate.sim.world import World
 
 
 class Certificates:
-    """What the endpoints of this cluster use; empty until the cluster runs."""
+    """The certificates of this cluster's endpoints; empty until the cluster runs."""
 
     def __init__(self, _world: World) -> None:
         self._authority = ""
         self._server = ""
 
     def load(self, directory: Path) -> None:
-        """Take over the certificates that were made for this run."""
+        """Load the certificates of this run."""
         self._authority = (directory / "ca.pem").read_text()
         self._server = (directory / "server.pem").read_text()
 
@@ -39,7 +39,7 @@ class Certificates:
 
 
 def describe(filename: str, pem: str) -> dict[str, Any]:
-    """One certificate in the words of the API."""
+    """One certificate as the API describes it."""
     certificate = read_certificate(pem)
     key = certificate.public_key()
     row: dict[str, Any] = {
@@ -68,7 +68,7 @@ def read_certificate(pem: str) -> x509.Certificate:
 
 
 def check_key(certificate: x509.Certificate, key: str) -> None:
-    """A key has to be one, and the certificate's own."""
+    """Refuse an invalid key, and one that does not match the certificate."""
     try:
         private = serialization.load_pem_private_key(key.encode(), password=None)
     except (ValueError, TypeError) as error:
@@ -124,7 +124,7 @@ def remove(call: Call) -> None:
 
 @route(f"POST {_BASE}/acme/certificate", f"PUT {_BASE}/acme/certificate", f"DELETE {_BASE}/acme/certificate")
 def acme(call: Call) -> None:
-    """No certificate can be ordered: nothing here is reachable by an ACME authority."""
+    """No certificate can be ordered: no ACME authority can reach the simulator."""
     options = call.world.part(Settings).of(call.node).options
     if not any(key.startswith("acme") for key in options):
         raise Refusal(400, "ACME domain list in node configuration is missing!\n")

@@ -1,4 +1,4 @@
-"""Volume groups, thin pools, ZFS pools and directories on the disks of a node: listed, made and removed."""
+"""Volume groups, thin pools, ZFS pools and directories on a node's disks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _lvm_size(disk: Disk) -> int:
 
 
 def matching_storages(world: World, node: str, kind: str, **config: str) -> list[Storage]:
-    """The storages of a kind on a node whose options are these."""
+    """The storages of a type with these options on a node."""
     return [
         storage
         for storage in world.storages.values()
@@ -132,7 +132,7 @@ def _vdev(name: str, children: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_raid(level: str, devices: Sequence[str]) -> None:
-    """The number of disks that a level takes."""
+    """Refuse a number of disks that the RAID level does not support."""
     if level == "raid10" and len(devices) % 2:
         raise failure("raid10 needs an even number of disks")
     if level == "single" and len(devices) > 1:
@@ -142,7 +142,7 @@ def check_raid(level: str, devices: Sequence[str]) -> None:
 
 
 def check_storage_name(world: World, node: str, name: str, kind: str) -> None:
-    """Whether a new storage may have this name, or an old one of the same kind may grow to this node."""
+    """Refuse a storage name in use, unless that storage can be extended to this node."""
     storage = world.storages.get(name)
     if storage is None:
         return
@@ -153,7 +153,7 @@ def check_storage_name(world: World, node: str, name: str, kind: str) -> None:
 
 
 def add_storage(world: World, node: str, name: str, kind: str, size: int, content: str, **config: str | int) -> None:
-    """Make a storage of what was just created, or extend the storage of that name to this node."""
+    """Add a storage for the new object, or extend the one of that name to this node."""
     storage = world.storages.get(name)
     if storage is None:
         storage = Storage(name, kind, tuple(content.split(",")), nodes=frozenset(), config=dict(config))
@@ -163,7 +163,7 @@ def add_storage(world: World, node: str, name: str, kind: str, size: int, conten
 
 
 def create_work(disks: Sequence[Disk], steps: Sequence[str], finish: Callable[[], None]) -> Work:
-    """Run the commands that the log shows, then let `finish` do what they did."""
+    """Log the commands, then let `finish` apply their effect."""
 
     async def work(context: TaskContext) -> None:
         for disk in disks:
@@ -187,7 +187,7 @@ def make_directory(world: World, node: str, disk: Disk, name: str, filesystem: s
 def removal_work(
     world: World, node: str, holder: str, storages: Sequence[Storage], missing: str, busy: str, options: dict[str, Any]
 ) -> Work:
-    """Take a group, pool or directory away; what guests still have disks on is not given up."""
+    """Remove a group, pool or directory, unless guests have disks on it."""
 
     async def work(context: TaskContext) -> None:
         own = world.part(Disks).of(node)
@@ -218,7 +218,7 @@ def removal_work(
 
 
 def _withdraw(world: World, node: str, storage: Storage) -> None:
-    """The storage is no longer on this node; without any node it is gone."""
+    """Remove the storage from this node; without any node left, delete it."""
     left = frozenset(world.nodes if storage.nodes is None else storage.nodes) - {node}
     if left:
         storage.nodes = left

@@ -1,4 +1,4 @@
-"""Disks of a node: lists, health, and what is made of them."""
+"""Disks of a node: lists, health, and the pools on them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def wipe(call: Call) -> str:
 
 
 def _require_allocation(call: Call) -> None:
-    """To add or clean up a storage takes the right to allocate one, on top of the declared Sys.Modify."""
+    """Adding or removing the storage requires Datastore.Allocate in addition to Sys.Modify."""
     if call.params.get("add_storage") or call.params.get("cleanup-config"):
         call.require("/storage", "Datastore.Allocate")
 
@@ -95,7 +95,7 @@ def thin_pools(call: Call) -> list[dict[str, Any]]:
 
 @route(f"POST {_BASE}/lvm", f"POST {_BASE}/lvmthin")
 def create_volume_group(call: Call) -> str:
-    """A volume group on a whole disk, for LVM-thin with one pool that takes all of it."""
+    """Create a volume group on a whole disk, for LVM-thin with one pool that fills it."""
     _require_allocation(call)
     world, node, name = call.world, call.node, call.params["name"]
     kind = "lvmthin" if call.endpoint.template.endswith("lvmthin") else "lvm"
@@ -120,7 +120,7 @@ def create_volume_group(call: Call) -> str:
 
 @route(*(f"DELETE {_BASE}/{kind}/{{name}}" for kind in ("lvm", "lvmthin", "directory", "zfs")))
 def remove(call: Call) -> str:
-    """A volume group, a pool or a directory, with the storages on it if asked."""
+    """Remove a volume group, pool or directory, and its storages on request."""
     _require_allocation(call)
     world, node, name, kind = call.world, call.node, call.values["name"], call.endpoint.template.split("/")[4]
     if kind == "directory":

@@ -1,4 +1,4 @@
-"""The disks in the nodes: what is on them, their health, and how they are wiped."""
+"""The disks of the nodes: their use, health and wiping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TB = 1000**4
 
 @dataclass(slots=True)
 class Disk:
-    """One block device. `used` says by what, in the words of the list; None is an empty disk."""
+    """One block device. `used` is the list's word for its use; None for an empty disk."""
 
     devpath: str
     size: int
@@ -26,9 +26,9 @@ class Disk:
     hours: int = 9000
     health: str = "PASSED"
     used: str | None = None
-    holder: str | None = None  # the volume group, pool or mounted file system that has it
+    holder: str | None = None  # the volume group, pool or mounted file system on it
     gpt: bool = False
-    parts: list[tuple[str, int]] = field(default_factory=list)  # what each partition is for, and its size
+    parts: list[tuple[str, int]] = field(default_factory=list)  # use and size of each partition
 
     @property
     def name(self) -> str:
@@ -38,11 +38,11 @@ class Disk:
         return f"{self.devpath}{'p' if self.kind == 'nvme' else ''}{number}"
 
     def partitions(self) -> dict[str, tuple[str, int]]:
-        """Device path -> what it is for, and its size."""
+        """Device path -> use and size."""
         return {self.partition(number): part for number, part in enumerate(self.parts, start=1)}
 
     def wipe(self) -> None:
-        """As it left the factory."""
+        """Reset the disk to empty."""
         self.used, self.holder, self.gpt = None, None, False
         self.parts.clear()
 
@@ -72,7 +72,7 @@ class Disk:
         ]
 
     def smart(self) -> dict[str, Any]:
-        """What the disk says about itself: a table for ATA, text for NVMe."""
+        """SMART data: a table for ATA, text for NVMe."""
         if self.kind == "nvme":
             return {"health": self.health, "type": "text", "text": self._nvme_text(), "wearout": self.wearout}
         result: dict[str, Any] = {"health": self.health, "type": "ata", "attributes": self._attributes()}
@@ -141,7 +141,7 @@ class MountedDirectory:
 
 @dataclass(slots=True)
 class NodeDisks:
-    """All disks of one node, and what was made of them."""
+    """All disks of one node, and the pools on them."""
 
     disks: dict[str, Disk]
     directories: dict[str, MountedDirectory] = field(default_factory=dict)
@@ -150,14 +150,14 @@ class NodeDisks:
     metadata_used: dict[str, float] = field(default_factory=dict)  # of thin pools whose metadata fills up, as a share
 
     def find(self, path: str) -> Disk:
-        """The disk or the disk of the partition, or PVE's complaint that there is no such device."""
+        """The disk, or the disk of the partition; PVE's refusal if there is no such device."""
         for disk in self.disks.values():
             if path == disk.devpath or path in disk.partitions():
                 return disk
         raise failure("not a valid block device")
 
     def require_unused(self, path: str) -> Disk:
-        """A disk that nothing is on."""
+        """An unused disk, or PVE's refusal."""
         disk = self.find(path)
         if path != disk.devpath or disk.used is not None or disk.parts:
             raise failure(f"device '{path}' is already in use")
@@ -175,7 +175,7 @@ class Disks(PerNode[NodeDisks]):
 
 
 def uuid_of(disk: Disk) -> str:
-    """The identifier of the file system on a disk."""
+    """The UUID of the file system on a disk."""
     digits = f"{status_daemon.spread(sum(disk.serial.encode()), 7):.12f}"[2:].ljust(12, "0")
     return f"7c1f{digits[:4]}-{digits[4:8]}-4a5b-9c3d-{digits}"
 
@@ -212,7 +212,7 @@ def _first_disks(world: World, node: Node) -> NodeDisks:
 
 
 def _pools(world: World, node: Node) -> dict[str, int]:
-    """The ZFS pools that the storages of a node need, with their size."""
+    """The ZFS pools of a node's storages, with their sizes."""
     found: dict[str, int] = {}
     for storage in world.storages.values():
         if storage.type == "zfspool" and storage.on_node(node.name) and node.name in storage.spaces:

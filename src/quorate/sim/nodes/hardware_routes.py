@@ -1,4 +1,4 @@
-"""The PCI and USB devices of a node, whether they are what mappings say, and what its CPUs and QEMU can do."""
+"""PCI and USB devices of a node, checks of mappings, and the capabilities of CPU and QEMU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PCI = (
 
 
 def pci_devices(*, verbose: bool, hidden_classes: list[str]) -> list[dict[str, Any]]:
-    """The PCI devices, without the classes that nobody passes through (bridges, memory, processors)."""
+    """The PCI devices, without bridges, memory controllers and processors."""
     return [
         _pci(*device, verbose=verbose)
         for device in _PCI
@@ -61,13 +61,13 @@ def _usb(*values: str | int) -> dict[str, Any]:
 
 
 def entries_of(entries: list[str], node: str) -> list[dict[str, str]]:
-    """What a mapping has for one node."""
+    """The entries of a mapping for one node."""
     parsed = [dict(part.split("=", 1) for part in entry.split(",") if "=" in part) for entry in entries]
     return [entry for entry in parsed if entry.get("node") == node]
 
 
 def problem_of(world: World, kind: str, name: str, entry: Mapping[str, str]) -> str | None:
-    """Why the device of a mapping cannot be used, None if it is there."""
+    """Why the device of a mapping cannot be used, None if it can."""
     if kind == "dir":
         path = entry["path"]
         return None if directory_exists(world, path) else f"Path {path} does not exist\n"
@@ -119,7 +119,7 @@ def pci(call: Call) -> list[dict[str, Any]]:
 
 @route("GET /nodes/{node}/hardware/pci/{pci-id-or-mapping}/mdev")
 def mediated_devices(call: Call) -> list[dict[str, Any]]:
-    """None of the devices can be divided."""
+    """No device supports mediated devices."""
     name = call.values["pci-id-or-mapping"]
     if re.fullmatch(r"(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]", name):
         return []

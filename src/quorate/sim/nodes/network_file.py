@@ -1,4 +1,4 @@
-"""`/etc/network/interfaces` as PVE writes and reads it: what has to fit together, and what is lost on the way."""
+"""`/etc/network/interfaces` as PVE checks, writes and reads it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ports_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_ports(interfaces: Mapping[str, Interface]) -> None:
-    """What PVE looks at when it writes the file: whether everything that interfaces are made of is there and fits."""
+    """Check that the ports of all interfaces exist and are compatible, as PVE does when it writes the file."""
     for kind, check in (("bond", _check_bond), ("vlan", _check_vlan), ("bridge", _check_bridge)):
         for name, settings in interfaces.items():
             if settings["type"] == kind:
@@ -72,7 +72,7 @@ def _check_vlan(interfaces: Mapping[str, Interface], name: str, settings: Interf
 def _check_bridge(interfaces: Mapping[str, Interface], name: str, settings: Interface) -> None:
     for port in str(settings.get("bridge_ports", "")).split():
         if re.fullmatch(r"\S+\.\d+", port) and port not in interfaces:
-            continue  # a VLAN of its own is made for the bridge
+            continue  # the bridge gets its own VLAN interface
         _kind_of(interfaces, port, f"bridge '{name}' - unable to find bridge port '{port}'")
         if "static" in (interfaces[port].get("method"), interfaces[port].get("method6")):
             raise failure(f"iface {port} - ip address can't be set on interface if bridged in {name}")
@@ -80,7 +80,7 @@ def _check_bridge(interfaces: Mapping[str, Interface], name: str, settings: Inte
 
 
 def _check_mtu(interfaces: Mapping[str, Interface], parent: str, child: str) -> None:
-    """Nothing larger than its parent's frames fits through."""
+    """Refuse an MTU larger than that of the parent."""
     wanted = int(interfaces[child].get("mtu", 0))
     bond = interfaces[parent]["type"] == "bond"
     have = int(interfaces[parent].get("mtu", wanted if bond else _USUAL_MTU))
@@ -95,7 +95,7 @@ def _kind_of(interfaces: Mapping[str, Interface], name: str, missing: str) -> st
 
 
 def in_file_order(interfaces: Mapping[str, Interface], before: Iterable[str]) -> list[str]:
-    """By kind, then as they were; one of an unknown kind keeps its place, new ones come last."""
+    """By kind, then in file order; unknown kinds keep their position, new interfaces come last."""
     positions = {name: number for number, name in enumerate(before)}
 
     def weight(name: str) -> int:
@@ -113,7 +113,7 @@ def in_file_order(interfaces: Mapping[str, Interface], before: Iterable[str]) ->
 
 
 def read_back(name: str, settings: Interface) -> Interface:
-    """An interface as PVE reads it from the file that it has written: text, without what has no place there."""
+    """An interface as PVE reads it back from the file: text, without options that the file cannot hold."""
     families = settings["families"]
     read = {key: value for key, value in settings.items() if value != 0}
     for family, suffix in (("inet", ""), ("inet6", "6")):
@@ -148,7 +148,7 @@ def read_back(name: str, settings: Interface) -> Interface:
 
 
 def _kind_when_read(name: str, settings: Interface) -> str:
-    """The file does not say of what kind an interface is: its name and options do."""
+    """The type of an interface, derived from its name and options."""
     if settings["type"] == "bridge" or settings.get("bridge_ports"):
         return "bridge"
     for pattern, kind in _KINDS:

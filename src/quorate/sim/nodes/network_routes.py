@@ -1,4 +1,4 @@
-"""The network of a node: edits wait in `interfaces.new` until they are applied or taken back."""
+"""The network of a node: changes are pending in `interfaces.new` until applied or reverted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IPV6 = ("cidr6", "address6", "netmask6")
 
 
 class NodeNetwork:
-    """`/etc/network/interfaces` of one node, with the edits that are not applied yet."""
+    """`/etc/network/interfaces` of one node, with pending changes."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -30,7 +30,7 @@ class NodeNetwork:
 
     @property
     def configured(self) -> dict[str, Interface]:
-        """The interfaces with the pending edits in them, which is what the API shows."""
+        """The interfaces with pending changes, as the API shows them."""
         return self._active if self._pending is None else self._pending
 
     def rows(self) -> Iterable[tuple[str, Interface]]:
@@ -39,7 +39,7 @@ class NodeNetwork:
             yield name, self.describe(name)
 
     def describe(self, name: str) -> Interface:
-        """One interface, with what follows from its settings and from its being up."""
+        """One interface, with the derived fields."""
         settings = existing(self.configured.get(name), bad_parameters({"iface": "interface does not exist"}))
         row = dict(settings)
         if "address" in row:
@@ -70,7 +70,7 @@ class NodeNetwork:
         settings = self._check_options(name, options)
         if settings["type"].startswith("OVS"):
             raise failure("Open VSwitch is not installed (need package 'openvswitch-switch')")
-        if settings.get("bridge_vids"):  # an update leaves the separators as they are
+        if settings.get("bridge_vids"):  # an update keeps the separators
             settings["bridge_vids"] = " ".join(split_list(settings["bridge_vids"]))
         self._write({**self.configured, name: _add_defaults(settings, settings)})
 
@@ -93,7 +93,7 @@ class NodeNetwork:
         self._pending = None
 
     def apply(self) -> None:
-        """Make the pending edits real; guests can be attached to new bridges from then on."""
+        """Apply pending changes; guests can then use new bridges."""
         if self._pending is not None:
             self._active, self._pending = self._pending, None
         bridges = tuple(name for name, settings in self._active.items() if settings["type"] == "bridge")
@@ -145,7 +145,7 @@ def _check_ipv6(address: str, length: int) -> None:
 
 
 def _with_split_addresses(options: Mapping[str, Any]) -> Interface:
-    """A CIDR is another way to give address and netmask, not to be mixed with them."""
+    """Split a CIDR into address and netmask; both forms together are refused."""
     settings = dict(options)
     for cidr, address, netmask in (_IPV4, _IPV6):
         given = settings.pop(cidr, None)
@@ -161,7 +161,7 @@ def _with_split_addresses(options: Mapping[str, Any]) -> Interface:
 
 
 def _add_defaults(settings: Interface, given: Mapping[str, Any]) -> Interface:
-    """What PVE writes in addition to the given settings: families, methods and the defaults of a bridge."""
+    """Add what PVE writes in addition: families, methods and bridge defaults."""
     families = [family for family, key in (("inet", "address"), ("inet6", "address6")) if key in given]
     settings = {
         **settings,
@@ -177,7 +177,7 @@ def _add_defaults(settings: Interface, given: Mapping[str, Any]) -> Interface:
 
 
 def _first_configuration(node: Node) -> dict[str, Interface]:
-    """One card for the first bridge, and the rest of the bridges without one."""
+    """One physical interface per bridge."""
     card: Interface = {"type": "eth", "method": "manual", "method6": "manual", "families": ["inet"]}
     interfaces = {"eno1": dict(card)}
     for number, name in enumerate(node.bridges):
@@ -204,14 +204,14 @@ def _options(call: Call) -> dict[str, Any]:
 
 
 def _may_see(call: Call, name: str, kind: str) -> bool:
-    """A plain bridge belongs to the zone `localnetwork`, which may be open to its users only."""
+    """Whether the caller may see a bridge, by privileges on the zone `localnetwork`."""
     if kind not in _BRIDGES or call.is_root or call.allowed(f"/nodes/{call.node}", "Sys.Audit", "Sys.Modify"):
         return True
     return call.allowed(f"/sdn/zones/localnetwork/{name}", "SDN.Audit", "SDN.Use")
 
 
 def _vnets(call: Call) -> list[dict[str, Any]]:
-    """The vnets that SDN has brought to the node; guests use them like bridges."""
+    """The SDN vnets on the node; guests use them like bridges."""
     sdn = call.world.part(Sdn)
     rows: list[dict[str, Any]] = []
     for name, vnet in sorted(sdn.running("vnets").items()):

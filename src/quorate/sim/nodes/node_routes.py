@@ -44,7 +44,7 @@ class Entry:
 
 
 def entries(world: World, node: Node) -> list[Entry]:
-    """Everything that the node has logged, oldest first."""
+    """The journal of the node, oldest first."""
     found = [*_boot(node), *_routine(world, node), *_tasks(world, node)]
     return sorted(found, key=lambda entry: entry.time)
 
@@ -60,7 +60,7 @@ def _boot(node: Node) -> Iterable[Entry]:
 
 
 def _routine(world: World, node: Node) -> Iterable[Entry]:
-    """What a healthy node says every hour, for the last two days."""
+    """Hourly routine messages of the last two days."""
     last = world.clock.now() // _HOUR * _HOUR
     for hours in range(_ROUTINE_HOURS):
         at = last - hours * _HOUR
@@ -143,7 +143,7 @@ async def _run(call: Call, command: Any) -> Any:
 
 
 def _refuse_token(call: Call) -> None:
-    """A shell that is more than a login prompt is for root@pam alone."""
+    """Refuse a shell other than a login prompt to everyone but root@pam."""
     if call.params.get("cmd", "login") != "login" and call.user != ROOT:
         raise forbidden("user != root@pam")
 

@@ -1,4 +1,4 @@
-"""Nodes that reboot, shut down and wake up: what happens to them and to their guests in the meantime."""
+"""Reboot, shutdown and Wake-on-LAN of nodes, with their guests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from quorate.sim.guests.guest import Guest
 from quorate.sim.nodes.tasks import TaskContext, TaskError, Work
 from quorate.sim.world import Node, World
 
-# PVE answers first and acts after this; then services end, and a machine needs a while to be back.
+# PVE answers first and acts after this delay; then services stop, and the boot takes a while.
 _GRACE_SECONDS = 2.0
 _HALT_SECONDS = 4.0
 _BOOT_SECONDS = 75.0
 
 
 class NodePower:
-    """Which nodes are on their way down or up."""
+    """The nodes that are going down or booting."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -29,7 +29,7 @@ class NodePower:
             self._world.tasks.in_background(self._go_down(node, reboot=reboot))
 
     def wake(self, node: Node) -> None:
-        """A magic packet reached the node."""
+        """Wake the node by Wake-on-LAN."""
         if not node.online and node.name not in self._leaving:
             self._world.tasks.in_background(self._come_up(node))
 

@@ -39,9 +39,9 @@ _OLDER = {
 
 # The cluster is this old when a world begins; charts are empty before.
 _CLUSTER_AGE = 420 * DAY
-# A busy node has many guests, so its load is worked out at this many times at most and drawn through between.
+# The load of a node with many guests is computed at this many times at most and interpolated.
 _NODE_TIMES = 240
-# An interval of hours or days is looked at this often for its average and its peak.
+# Samples per interval of hours or days, for average and peak.
 _LOOKS = 4
 
 _STARTING = frozenset({"qmstart", "qmreboot", "vzstart", "vzreboot"})
@@ -86,7 +86,7 @@ def window(world: World, timeframe: str, cf: str | None) -> Window:
 
 
 def points(frame: Window, sampler: Sampler, *, since: float) -> list[dict[str, Any]]:
-    """One row for every point, with only its time where nothing was measured; such a row at the end is left out."""
+    """One row per point, with only its time where nothing was measured; such a last row is left out."""
     rows: list[dict[str, Any]] = []
     for time in frame.times:
         row: dict[str, Any] = {"time": time}
@@ -108,7 +108,7 @@ def _consolidate(frame: Window, sampler: Sampler, time: int) -> Sample:
 
 
 def _number(value: float) -> float:
-    """Whole numbers are shown without a fraction."""
+    """Integers have no fraction."""
     return int(value) if value == int(value) else value
 
 
@@ -128,7 +128,7 @@ def node_points(world: World, node: Node, timeframe: str, cf: str | None) -> lis
 
 
 class _NodeLoad:
-    """What the guests of a node add up to, worked out at a few times and interpolated between them."""
+    """The load of a node's guests, computed at a few times and interpolated."""
 
     def __init__(self, world: World, node: Node, frame: Window) -> None:
         self._world = world
@@ -218,7 +218,7 @@ def _guest_sample(world: World, guest: Guest, time: float, *, running: bool) -> 
 
 
 def _rate(world: World, guest: Guest, name: str, time: float) -> float:
-    """Bytes a second in the minute before: the slope of the counter that the status shows."""
+    """Bytes per second in the previous minute: the slope of the counter in the status."""
     habits = status_daemon.profile(status.guest_seed(world, guest))
     usual: float = getattr(habits, name)
     # a counter begins at its guest's start; whole turns of its wobble earlier it looks the same, but is never cut
@@ -265,11 +265,11 @@ def storage_points(world: World, node: str, storage: Storage, timeframe: str, cf
 
 
 def _past_usage(used: int, ago: float) -> float:
-    """What was in use that long ago: a little less with every week, until a third of it was there from the start."""
+    """Usage that long ago: a little less each week, down to a third."""
     return used * max(0.35, 1.0 - 0.65 * ago / _CLUSTER_AGE)
 
 
 def missing_file(path: str) -> str:
-    """How PVE says that nothing was ever recorded for this name."""
+    """PVE's error if nothing was ever recorded for this name."""
     opening = f"opening '/var/lib/rrdcached/db/{path}': No such file or directory"
     return f"RRD error: rrdcached@unix:/var/run/rrdcached.sock: rrd_fetch_r failed: {opening}"

@@ -1,4 +1,4 @@
-"""The system services of the nodes: which run, and what may be done to them."""
+"""The system services of the nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from quorate.sim.nodes.tasks import TaskContext, TaskError, Work
 from quorate.sim.world import Node, PerNode
 
-# Without these nobody could start them again through the API.
+# The API needs these, so it could not start them again.
 ESSENTIAL = frozenset({"pve-cluster", "pvedaemon", "pveproxy"})
 
 _DESCRIPTIONS = {
@@ -23,14 +23,14 @@ _DESCRIPTIONS = {
     "spiceproxy": "PVE SPICE Proxy Server", "sshd": "OpenBSD Secure Shell server", "syslog": "System Logging Service",
     "systemd-journald": "Journal Service", "systemd-timesyncd": "Network Time Synchronization",
 }  # fmt: skip
-# Installed, but something else does their work on a normal node.
+# Installed, but replaced by another service on a normal node.
 _NOT_RUNNING = {"syslog": "not-found", "systemd-timesyncd": "not-found"}
 _CANNOT_RELOAD = frozenset({"chrony", "corosync", "cron", "ksmtuned", "pve-cluster", "pvefw-logger", "qmeventd"})
 
 
 @dataclass(slots=True)
 class Service:
-    """One unit of systemd."""
+    """A systemd unit."""
 
     name: str
     running: bool = True

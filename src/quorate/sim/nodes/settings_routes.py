@@ -24,15 +24,15 @@ _SHOP = "https://www.proxmox.com/en/proxmox-virtual-environment/pricing"
 
 @dataclass(slots=True)
 class NodeSettings:
-    """What an administrator can set on one node."""
+    """The settings of one node."""
 
     hosts: str
     options: dict[str, Any] = field(default_factory=dict)
-    written: bool = False  # whether there is a file with options at all
+    written: bool = False  # whether the options file exists
     dns: dict[str, str] = field(default_factory=lambda: {"search": DOMAIN, "dns1": "192.168.10.2"})
     timezone: str = "UTC"
     subscription_key: str | None = None
-    subscription_due: str | None = None  # the day on which a checked key ends
+    subscription_due: str | None = None  # the expiry date of a checked key
     custom_certificate: str | None = None
 
     def options_digest(self) -> str:
@@ -121,7 +121,7 @@ def _offset(zone: str, now: int) -> int:
 @route(f"PUT {_BASE}/time")
 def change_time_zone(call: Call) -> None:
     zone = call.params["timezone"]
-    known = available_timezones()  # empty where the machine has no time zone data; then the spelling has to do
+    known = available_timezones()  # empty without time zone data; then only the spelling is checked
     if zone not in known and (known or not re.fullmatch(r"[A-Z]\w+(/[A-Z][\w+-]+)*", zone)):
         raise bad_parameters({"timezone": "No such timezone"})
     _settings(call).timezone = zone
@@ -134,7 +134,7 @@ def dns(call: Call) -> dict[str, str]:
 
 @route(f"PUT {_BASE}/dns")
 def change_dns(call: Call) -> None:
-    """The whole file is rewritten: servers that are not named again are gone."""
+    """Rewrite the whole file: servers that are not given again are removed."""
     names = ("search", "dns1", "dns2", "dns3")
     _settings(call).dns = {name: call.params[name] for name in names if name in call.params}
 
@@ -168,7 +168,7 @@ def set_subscription(call: Call) -> None:
 
 @route(f"POST {_BASE}/subscription")
 def check_subscription(call: Call) -> None:
-    """Ask the shop: from here it cannot be reached, and without a key there is nothing to ask."""
+    """Check the key with the shop, which is not reachable from here."""
     if _settings(call).subscription_key is not None:
         raise failure("Error checking subscription: 500 Can't connect to shop.proxmox.com:443")
 
@@ -180,7 +180,7 @@ def remove_subscription(call: Call) -> None:
 
 @route(f"GET {_BASE}/netstat")
 def netstat(call: Call) -> list[dict[str, str]]:
-    """The counters of the guests' network cards, as text."""
+    """The counters of the guests' network devices, as text."""
     rows = []
     now = call.world.clock.now()
     for guest in call.world.guests_on(call.node):
@@ -196,7 +196,7 @@ def netstat(call: Call) -> list[dict[str, str]]:
 
 @route(f"GET {_BASE}/report")
 def report(call: Call) -> str:
-    """The text that people send when they ask for help."""
+    """The system report for support."""
     world, node = call.world, call.world.nodes[call.node]
     settings, shown = _settings(call), status.node_status(call.world, node)
     written = datetime.fromtimestamp(world.clock.now(), UTC).strftime("%a %d %b %Y %I:%M:%S %p UTC")

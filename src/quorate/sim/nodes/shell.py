@@ -18,14 +18,14 @@ from quorate.sim.http.refusals import Refusal
 from quorate.sim.nodes.apt_routes import Packages
 from quorate.sim.world import Node, World
 
-# PVE's tools end with the errno of the last system call: "no such file" after a missing configuration.
+# PVE's tools exit with the errno of the last system call: ENOENT after a missing configuration.
 _MISSING = 2
 _FAILED = 255
 _AGENT_TIMEOUT = 30.0
 
 
 class NodeShells:
-    """One machine for every node, so that files which were put there stay there."""
+    """One machine per node, so that files persist."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -70,7 +70,7 @@ class _Failure(Exception):
 
 
 class _WorkerFailure(_Failure):
-    """What goes wrong in the task behind `pct push` and `pct pull` is printed, but the exit code stays 0."""
+    """An error in the task behind `pct push` and `pct pull`: printed, but the exit code is 0."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, 0)
@@ -208,7 +208,7 @@ class _Tools:
         mode = _mode(options)
         target = io.path(paths[1])
         try:
-            io.machine.files.write(target, b"")  # the copy is made before the original is looked at
+            io.machine.files.write(target, b"")  # the target is created before the source is opened
         except FileError as error:
             raise _WorkerFailure(f"failed to create file: {paths[1]}: {error.text}") from error
         entry = io.machine.files.get(target)
@@ -241,7 +241,7 @@ class _Tools:
         return 0
 
     async def _end_of(self, agent: AgentConnection, pid: int, seconds: float) -> dict[str, Any]:
-        """Look every now and then, as the tool does, until the time is up."""
+        """Poll until the end or the timeout, as the tool does."""
         until = self._world.clock.now() + seconds
         while True:
             result = render_execution(await agent.ask("exec-status", pid=pid))
@@ -255,7 +255,7 @@ def _say_json(io: Io, value: dict[str, Any]) -> None:
 
 
 def _after_options(args: list[str], with_value: tuple[str, ...]) -> list[str]:
-    """The command to run: all that comes after the tool's own options and an optional `--`."""
+    """The command to run: everything after the tool's own options and an optional `--`."""
     rest = list(args)
     while rest and rest[0] in with_value:
         rest = rest[2:]
@@ -289,7 +289,7 @@ def _paths_and_options(args: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _mode(options: dict[str, str]) -> int | None:
-    """The permissions of `--perms`: octal, with or without the zero before it."""
+    """The mode of `--perms`: octal, with or without a leading zero."""
     text = options.get("perms")
     if text is None:
         return None

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, SupportsIndex
 from quorate.sim.nodes.shell import NodeShells
 from quorate.sim.world import Node, World
 
-if TYPE_CHECKING:  # the library is heavy and only needed where SSH is asked for
+if TYPE_CHECKING:  # the library is heavy and only needed for SSH
     import asyncssh
 
 _HOST = "127.0.0.1"
 _KEY_TYPE = "ssh-ed25519"
-# Only these programs read their input, and a client that neither sends anything nor closes its end has nothing to say.
+# Only these programs read input; a client that neither sends nor closes it is taken to send none.
 _READERS = re.compile(r"\b(?:cat|tee|head|tail|grep|wc|base64|sh|bash|sha256sum|stdin)\b")
 _SILENCE_SECONDS = 0.5
 _MISSING_LIBRARY = "SSH to the simulated nodes needs the package asyncssh"
@@ -34,7 +34,7 @@ class SshServers:
         self.ports: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Make keys and listen, on a free port for every node."""
+        """Generate keys and listen, on a free port for every node."""
         try:
             import asyncssh
         except ImportError as error:
@@ -82,7 +82,7 @@ class SshServers:
 
 
 class _StreamedOutput(bytearray):
-    """Output that goes to the client as it comes. A client that has left does not end the command."""
+    """Output that is streamed to the client. A client that disconnects does not end the command."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _StreamedOutput(bytearray):
 
     def extend(self, data: Iterable[SupportsIndex]) -> None:
         super().extend(data)
-        if not self._due:  # what is written in one go is sent in one go
+        if not self._due:  # send everything of one turn together
             self._due = True
             asyncio.get_running_loop().call_soon(self.flush)
 
@@ -116,7 +116,7 @@ def _offline_guard(node: Node) -> object:
 
 
 async def _input_of(process: asyncssh.SSHServerProcess[bytes]) -> bytes:
-    """All that the client sends, or nothing if it stays silent or the command does not ask for it."""
+    """The client's input; empty if it sends none or the command does not read any."""
     if process.command is not None and not _READERS.search(process.command):
         return b""
     with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What the status daemon of a node reports, and the load it measures."""
+"""The status daemon of a node (pvestatd): its reports and the load it measures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quorate.sim.guests.guest import Guest, Kind
 
 _TURN = 2 * math.pi
 _DAY = 86400.0
-# How much of all activity follows the time of day, and when the day is at its busiest (UTC).
+# The share of activity that follows the time of day, and the busiest hour (UTC).
 _DAILY_SWING = 0.3
 _BUSIEST = 15.0 / 24.0
 
 
 def spread(seed: int, salt: int) -> float:
-    """A fixed number in 0..1 for this seed, different for every salt."""
+    """A number in 0..1, fixed for a seed and a salt."""
     mixed = (seed * 2654435761 + salt * 40503 + 12345) & 0xFFFFFFFF
     mixed ^= mixed >> 15
     mixed = (mixed * 2246822519) & 0xFFFFFFFF
@@ -27,7 +27,7 @@ def spread(seed: int, salt: int) -> float:
 
 
 def wave(seed: int, now: float, period: float) -> float:
-    """A smooth 0..1 that moves with the time: a slow swell with a faster ripple on it."""
+    """A smooth value in 0..1 over time: a slow wave with a faster one on top."""
     phase = (seed % 977) * 0.7919
     slow = math.sin(now / period * _TURN + phase)
     fast = math.sin(now / (period * 0.137) * _TURN + phase * 3)
@@ -42,12 +42,12 @@ def daylight(now: float) -> float:
 
 @lru_cache(maxsize=100_000)
 def _daylight_sum(now: float) -> float:
-    """What `daylight` comes to beyond its average, when it is added up over the time."""
+    """The integral of `daylight` beyond its average."""
     return _DAILY_SWING * _DAY / _TURN * math.sin((now / _DAY - _BUSIEST) * _TURN)
 
 
 class Profile(NamedTuple):
-    """What is typical of one guest: how busy it is, and the rates of its counters in bytes a second."""
+    """The typical load of one guest, and its I/O rates in bytes per second."""
 
     cpu: float
     memory: float
@@ -60,7 +60,7 @@ class Profile(NamedTuple):
 
 @lru_cache(maxsize=100_000)
 def profile(seed: int) -> Profile:
-    """The habits of the guest with this seed: mostly idle, some busy."""
+    """The profile of the guest with this seed: most are idle, some busy."""
 
     def rate(salt: int, typical: float) -> float:
         return typical * (0.2 + 1.8 * spread(seed, salt) ** 2)
@@ -77,12 +77,12 @@ def profile(seed: int) -> Profile:
 
 
 def cpu_load(seed: int, now: float) -> float:
-    """The part of its CPUs that a guest uses."""
+    """The CPU usage of a guest, as a share."""
     return profile(seed).cpu * (0.35 + 0.65 * wave(seed, now, 3600.0)) * daylight(now)
 
 
 def memory_share(seed: int, now: float) -> float:
-    """The part of its memory that a guest uses."""
+    """The memory usage of a guest, as a share."""
     return profile(seed).memory + 0.08 * math.sin(now / 7200.0 * _TURN + seed)
 
 
@@ -104,7 +104,7 @@ REPORT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuestReport:
-    """What was reported of a guest. Reports go by vmid: a guest that took over a vmid has its predecessor's for now."""
+    """The report of a guest. Reports go by vmid: a guest that reuses a vmid has its predecessor's at first."""
 
     vmid: int
     kind: Kind
@@ -119,7 +119,7 @@ class GuestReport:
     memory: int
     disk_size: int
     made_from: tuple[Guest, int, bool, bool, str]
-    """The state it was made from; as long as that holds, so does the report."""
+    """The state it was made from; the report is valid as long as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,12 @@ class StorageReport:
 
 
 class StatusDaemon:
-    """The daemons of all nodes. They look at the same moments: at the start and every ten seconds from then on."""
+    """The daemons of all nodes. They report at the same times: at the start and every ten seconds."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.first = world.clock.now()
-        """A moment at which they look; the others are whole cycles away from it."""
+        """The time of one report; all others are whole cycles away."""
         self.guests: dict[int, GuestReport] = {}
         self.storages: dict[tuple[str, str], StorageReport] = {}
         """By node and storage."""
@@ -148,7 +148,7 @@ class StatusDaemon:
             self.report()
 
     def report(self) -> None:
-        """Tell the cluster how everything stands now."""
+        """Report the current state to the cluster."""
         world = self._world
         self.reported_at = world.clock.now()
         self.guests = {guest.vmid: self._of_guest(guest) for guest in world.guests.values()}

@@ -110,7 +110,7 @@ def _parse_upid(call: Call) -> Upid:
 
 
 def _existing(call: Call) -> Task:
-    """The task, which only the node in its UPID knows."""
+    """The task, which exists only on the node in its UPID."""
     upid = _parse_upid(call)
     task = call.world.tasks.find(call.values["upid"])
     if task is None or upid.node != call.node:
@@ -145,7 +145,7 @@ def _row(task: Task, *, with_process: bool) -> dict[str, Any]:
 
 
 def _list_row(task: Task) -> dict[str, Any]:
-    """Running tasks come from another file, which keeps user and token in one."""
+    """Running tasks come from another file, in which user and token are one field."""
     row = _row(task, with_process=True)
     if task.running:
         row |= {"status": "RUNNING", "saved": "0", "user": task.upid.user}

@@ -1,4 +1,4 @@
-"""Tasks: their ids, logs, progress and end."""
+"""Tasks: UPIDs, logs, progress and exit status."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Upid:
 
     @property
     def owner(self) -> str:
-        """The user, without the token that acted for it."""
+        """The user, without the token."""
         return self.user.partition("!")[0]
 
     @property
     def tokenid(self) -> str | None:
-        """The name of the token that started the task, if one did."""
+        """The name of the token that started the task, if any."""
         return self.user.partition("!")[2] or None
 
 
 def parse_upid(text: str) -> Upid | None:
-    """The parts of `text`, or None where PVE could not parse it either."""
+    """Parse a UPID; None where PVE could not parse it either."""
     match = _PATTERN.match(text)
     if match is None:
         return None
@@ -57,7 +57,7 @@ def parse_upid(text: str) -> Upid | None:
 
 INTERRUPTED = "received interrupt"
 
-# How long a task waits for the file lock of a guest's configuration, as PVE does.
+# Timeout for the file lock of a guest's configuration, as in PVE.
 _CONFIG_LOCK_TIMEOUT = 10.0
 
 
@@ -67,14 +67,14 @@ class TaskError(Exception):
 
 @dataclass(slots=True)
 class Task:
-    """One worker: running until `endtime` is set, then with an exit status for ever."""
+    """One worker task: running until `endtime` is set, then with an exit status."""
 
     upid: Upid
     log: list[str] = field(default_factory=list)
     warnings: int = 0
     endtime: float | None = None
     exitstatus: str | None = None
-    inside: bool = False  # begun by another task, so that no daemon notices its end
+    inside: bool = False  # started by another task, so that no daemon notices its end
 
     @property
     def running(self) -> bool:
@@ -102,7 +102,7 @@ class Lockable:
 
 
 class TaskContext:
-    """What the work of a task may do to be seen: log, warn, take time, hold a guest's lock file."""
+    """The interface of a task's work: log, warn, take time, hold a guest's lock file."""
 
     def __init__(self, task: Task, clock: Clock) -> None:
         self.task = task
@@ -113,7 +113,7 @@ class TaskContext:
         self.task.log.extend(lines)
 
     def warn(self, line: str) -> None:
-        """A warning: the task ends with WARNINGS instead of OK."""
+        """Log a warning: the task ends with WARNINGS instead of OK."""
         self.task.warnings += 1
         self.task.log.append(f"WARN: {line}")
 
@@ -164,7 +164,7 @@ class Tasks:
         self.failure_of: FailureOf = lambda _type, _id: None
 
     def start(self, node: str, kind: str, target: str, user: str, work: Work, *, inside: bool = False) -> str:
-        """Begin `work` as a worker of `node` on behalf of `user`; its UPID is known at once."""
+        """Start `work` as a task of `node` on behalf of `user`; returns its UPID at once."""
         task = self._register(node, kind, target, user, self._clock.now())
         task.inside = inside
         upid = str(task.upid)
@@ -181,17 +181,17 @@ class Tasks:
     def add_finished(
         self, node: str, kind: str, target: str, user: str, *, started: float, lasted: float, exitstatus: str = "OK"
     ) -> Task:
-        """A task of the past, for the history of a new world."""
+        """Add a finished task to the history of a new world."""
         task = self._register(node, kind, target, user, started)
         task.end(started + lasted, exitstatus)
         return task
 
     def find(self, upid: str) -> Task | None:
-        """The task with this UPID, if the cluster knows it."""
+        """The task with this UPID, if there is one."""
         return self._by_upid.get(upid)
 
     def is_archived(self, task: Task) -> bool:
-        """Whether a task that is over is listed so: one begun inside another waits for the next task of its node."""
+        """Whether a finished task is listed as such: one started by another task waits for the node's next task."""
         return not task.inside or self._by_node[task.upid.node][-1] is not task
 
     def newest_first(self, node: str) -> Iterator[Task]:
@@ -199,7 +199,7 @@ class Tasks:
         return reversed(self._by_node.get(node, []))
 
     def active(self, *, kind: str | None = None, target: str | None = None) -> list[Task]:
-        """The running tasks, of one type or target if asked for."""
+        """The running tasks, optionally of one type or target."""
         running = (self._by_upid[upid] for upid in self._workers)
         return [
             task
@@ -208,25 +208,25 @@ class Tasks:
         ]
 
     async def cancel(self, upid: str) -> None:
-        """Interrupt a running task; a finished one is left as it is."""
+        """Interrupt a running task; a finished one is unchanged."""
         worker = self._workers.pop(upid, None)
         if worker is None:
             return
         worker.cancel()
         await asyncio.wait([worker])
         task = self._by_upid[upid]
-        if task.running:  # it had not begun, so nothing inside it saw the interrupt
+        if task.running:  # it had not started, so its work did not see the interrupt
             task.end(self._clock.now(), INTERRUPTED)
 
     def in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Work without a UPID, such as a node that boots; it ends with the cluster."""
+        """Run work without a UPID, such as a booting node; it ends with the cluster."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
 
     async def close(self) -> None:
-        """End everything that still runs, when the cluster goes away."""
+        """Cancel everything that still runs, when the cluster ends."""
         workers = [*self._background, *self._workers.values()]
         for worker in workers:
             worker.cancel()
@@ -242,7 +242,7 @@ class Tasks:
         return task
 
     async def _run(self, task: Task, work: Work) -> None:
-        exitstatus = "unexpected status"  # stays if the work itself is broken, as after a crash in PVE
+        exitstatus = "unexpected status"  # remains if the work crashes, as in PVE
         try:
             await work(TaskContext(task, self._clock))
             exitstatus = f"WARNINGS: {task.warnings}" if task.warnings else "OK"

@@ -19,7 +19,7 @@ _TURNKEY_SERVER = "https://releases.turnkeylinux.org/pve"
 
 @dataclass(frozen=True, slots=True)
 class Appliance:
-    """One template of the list."""
+    """A container template in the list."""
 
     template: str
     package: str
@@ -36,11 +36,11 @@ class Appliance:
 
     @property
     def file(self) -> RemoteFile:
-        """What a download of it brings."""
+        """The file of its download."""
         return RemoteFile(self.location, self.megabytes * MIB + len(self.template) * 512, "application/octet-stream")
 
     def row(self) -> dict[str, Any]:
-        """The entry of the list."""
+        """Its row in the list."""
         turnkey = self.section == "turnkeylinux"
         return {
             "template": self.template,

@@ -1,4 +1,4 @@
-"""What a backup holds, how its file is named, and the lines of backup and restore logs."""
+"""Backup archives: contents, file names, and lines of backup and restore logs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from quorate.sim.storage.storages import Storage, Volume
 from quorate.sim.world import World
 
 _BYTES_PER_SECOND = 500 * MIB
-# Nobody wants to watch a backup for an hour: large disks are faster here than in life.
+# Large disks are faster here than in reality, to keep backups short.
 _LONGEST_SECONDS = 12
 _UNITS = (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", MIB), ("KiB", 1024))
 
 
 class BackupLog:
-    """The log of a vzdump task: every line says how serious it is."""
+    """The log of a vzdump task, with a level on every line."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
@@ -36,7 +36,7 @@ class BackupLog:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Part of a transfer: how long it takes, and how far everything is at its end."""
+    """One step of a transfer: its duration, and the progress at its end."""
 
     seconds: int
     percent: int
@@ -62,25 +62,25 @@ def size_text(size: int, digits: int = 1) -> str:
     return f"{size} B"
 
 
-# Of a guest's configuration these belong to the moment, not to the guest.
+# Options of a guest's current state, not of its configuration.
 _OF_THE_MOMENT = frozenset({"lock", "parent", *SAVED_STATE})
 _FILE_NAME = re.compile(r"backup/vzdump-(qemu|lxc)-(\d+)-(\d{4})_(\d\d)_(\d\d)-(\d\d)_(\d\d)_(\d\d)\.")
 _ENDINGS = {"0": "", "1": ".lzo", "gzip": ".gz", "lzo": ".lzo", "zstd": ".zst"}
 _RATIO = {"0": 1.0, "1": 0.62, "lzo": 0.62, "gzip": 0.48, "zstd": 0.44}
 _OVERHEAD = 311
-_EMPTY_IMAGE = 1024**2  # below this, an image holds only its own tables
+_EMPTY_IMAGE = 1024**2  # below this, an image contains only metadata
 
 
 class Content(Protocol):
-    """The real data of a backup, such as that of a VM which QEMU can boot."""
+    """The real data of a backup, such as that of a bootable VM."""
 
     async def unpack(self, guest: Guest, disks: Mapping[str, Volume], log: Callable[..., None]) -> None:
-        """Fill the guest's new disks, given by their keys, and let a real machine run it; or raise a TaskError."""
+        """Fill the guest's new disks, by key, and attach a real machine; raises TaskError on failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The inside of one backup."""
+    """The contents of one backup."""
 
     kind: Kind
     vmid: int
@@ -88,7 +88,7 @@ class Archive:
     data: int = 0
     system: OperatingSystem = field(default_factory=OperatingSystem)
     content: Content | None = None
-    """Its real disks, where there are some."""
+    """Its real disks, if any."""
 
     @property
     def text(self) -> str:
@@ -121,7 +121,7 @@ def included(kind: Kind, drive: drives.Drive) -> bool:
 
 
 def pack(world: World, guest: Guest) -> Archive:
-    """The guest as a backup of now holds it."""
+    """The archive of a guest's current state."""
     config = {key: value for key, value in guest.config.items() if key not in _OF_THE_MOMENT}
     archive = Archive(guest.kind, guest.vmid, config, system=replace(guest.system))
     return replace(archive, data=sum(_data_size(world, guest.node, drive) for drive in archive.drives()))
@@ -136,7 +136,7 @@ def _data_size(world: World, node: str, drive: drives.Drive) -> int:
 
 
 def open_archive(world: World, volume: Volume) -> Archive:
-    """The inside of a backup; one from before the simulator began holds its guest as far as it is known."""
+    """The contents of a backup; one from before the start has its guest's current configuration."""
     if volume.archive is not None:
         return volume.archive
     kind: Kind = "lxc" if is_container(volume) else "qemu"
@@ -155,13 +155,13 @@ def is_container(volume: Volume) -> bool:
 
 
 def backups(storage: Storage, node: str) -> list[Volume]:
-    """The backups on a storage, the oldest first."""
+    """The backups on a storage, oldest first."""
     found = [volume for volume in storage.volumes(node) if volume.content == "backup"]
     return sorted(found, key=lambda volume: (made_at(volume), volume.volid))
 
 
 def made_at(volume: Volume) -> int:
-    """When a backup was made, which its name shows better than the file."""
+    """The time of a backup, preferably from its name."""
     match = _FILE_NAME.match(volume.name)
     try:
         if match is not None:
@@ -170,13 +170,13 @@ def made_at(volume: Volume) -> int:
         if volume.format.startswith("pbs-"):
             stamp = volume.name.rpartition("/")[2]
             return int(datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
-    except ValueError:  # a name that looks like a date and is none
+    except ValueError:  # not a valid date after all
         pass
     return volume.ctime
 
 
 def has_standard_name(volume: Volume) -> bool:
-    """Whether PVE itself gave the backup its name; others are never pruned."""
+    """Whether the backup has PVE's standard name; others are never pruned."""
     return volume.format.startswith("pbs-") or _FILE_NAME.match(volume.name) is not None
 
 
@@ -191,11 +191,11 @@ def backup_name(storage: Storage, kind: Kind, vmid: int, now: float, compress: s
 
 
 def packed_size(archive: Archive, compress: str) -> int:
-    """How large the backup file becomes."""
+    """The size of the backup file."""
     return _OVERHEAD + len(archive.config) + int(archive.data * _RATIO[compress])
 
 
 def total_size(archive: Archive) -> int:
-    """The size of all disks in the backup, as their drives say."""
+    """The total size of the disks in the backup."""
     sizes = (option for drive in archive.drives() for option in drive.text.split(",") if option.startswith("size="))
     return sum(parse_size(option.removeprefix("size=")) for option in sizes)

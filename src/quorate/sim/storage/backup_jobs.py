@@ -1,4 +1,4 @@
-"""Backup jobs: which guests they take, when they run, and what they leave out."""
+"""Backup jobs: selection of guests, schedules and exclusions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def vmid_list(text: Any) -> list[str]:
 
 
 def check_privileges(call: Call) -> None:
-    """Options that not everybody with the right to back up may use."""
+    """Check options that need more than the privilege to back up."""
     params = call.params
     if call.is_root:
         return
@@ -42,7 +42,7 @@ def check_privileges(call: Call) -> None:
 
 
 def check_pool(call: Call) -> None:
-    """A job for a pool needs the right to back its guests up."""
+    """Require the privilege to back up the guests of a pool."""
     pool = call.params.get("pool")
     if pool:
         if pool not in call.world.access.pools:
@@ -51,7 +51,7 @@ def check_pool(call: Call) -> None:
 
 
 def check_options(params: Mapping[str, Any], *, complete: bool = True) -> None:
-    """Refuse contradictions, and with `complete` a selection that selects nothing."""
+    """Refuse contradictory options, and with `complete` an empty selection."""
     if params.get("vmid"):
         for name in ("all", "exclude", "pool"):
             if params.get(name):
@@ -81,11 +81,11 @@ def _notes_problem(template: str) -> str | None:
 
 
 def selected_vmids(world: World, params: Mapping[str, Any]) -> list[int]:
-    """The guests meant, on any node; numbers that nobody has are kept when they were named."""
+    """The vmids of the selected guests on all nodes; explicitly listed vmids are kept even if unknown."""
     if params.get("vmid"):
         return [int(vmid) for vmid in vmid_list(params["vmid"])]
     pool = params.get("pool")
-    if pool:  # `exclude` says nothing about a pool
+    if pool:  # `exclude` does not apply to a pool
         return sorted(world.access.pools[pool].vms) if pool in world.access.pools else []
     if params.get("all") or "exclude" in params:
         excluded = {int(vmid) for vmid in split_list(params.get("exclude"))}
@@ -94,7 +94,7 @@ def selected_vmids(world: World, params: Mapping[str, Any]) -> list[int]:
 
 
 def is_selected(world: World, params: Mapping[str, Any], vmid: int) -> bool:
-    """Whether a job includes this guest, seen on the job's node if it has one."""
+    """Whether a job includes this guest, limited to the job's node if it has one."""
     guest = world.guests.get(vmid)
     node = params.get("node")
     if node and guest is not None and guest.node != node:
@@ -103,13 +103,13 @@ def is_selected(world: World, params: Mapping[str, Any], vmid: int) -> bool:
 
 
 Options = dict[str, Any]
-# The API shows these taken apart.
+# The API shows these as objects.
 _PROPERTY_STRINGS = frozenset({"prune-backups", "fleecing", "performance"})
 _SELECTIONS = ("vmid", "all", "pool")
 
 
 class BackupJobs:
-    """The part of a world that jobs.cfg holds, as far as backups go."""
+    """The backup jobs in jobs.cfg."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -119,7 +119,7 @@ class BackupJobs:
         return self._jobs
 
     def get(self, job_id: str) -> Options:
-        """The job, or PVE's complaint."""
+        """The job, or PVE's refusal."""
         return existing(self._jobs.get(job_id), bad_parameters({"id": f"No such job '{job_id}'"}))
 
     def add(self, job_id: str | None, options: Options) -> None:
@@ -134,7 +134,7 @@ class BackupJobs:
         del self._jobs[job_id]
 
     def forget_guest(self, vmid: int) -> None:
-        """Take a guest out of every job that names it; a job that is left without any guest goes too."""
+        """Remove a guest from every job that lists it, and jobs that become empty."""
         for job_id, job in list(self._jobs.items()):
             for key in ("vmid", "exclude"):
                 named = [part for part in str(job.get(key, "")).split(",") if part]
@@ -146,7 +146,7 @@ class BackupJobs:
                 del self._jobs[job_id]
 
     def row(self, job_id: str, *, with_next_run: bool = False) -> dict[str, Any]:
-        """The job as the API shows it; only lists show when it runs next."""
+        """The job as the API shows it; only lists include the next run."""
         job = self.get(job_id)
         shown = {
             key: _parse_property_string(str(value)) if key in _PROPERTY_STRINGS else value for key, value in job.items()
@@ -160,7 +160,7 @@ class BackupJobs:
 
 
 def checked_schedule(params: Mapping[str, Any], *, required: bool) -> str | None:
-    """The schedule of a call, which older clients give as a time and days of the week."""
+    """The schedule of a call; older clients pass a time and days of the week."""
     schedule, start = params.get("schedule"), params.get("starttime")
     if schedule is not None:
         if start is not None:
@@ -175,7 +175,7 @@ def checked_schedule(params: Mapping[str, Any], *, required: bool) -> str | None
 
 
 def change(job: Options, options: Options, deleted: list[str]) -> Options:
-    """The job with other options; a new selection of guests replaces the old one."""
+    """Change the options of a job; a new selection of guests replaces the old one."""
     merged = {key: value for key, value in job.items() if key not in deleted}
     chosen = next((name for name in _SELECTIONS if options.get(name)), None)
     if chosen is None and options.get("exclude") and not job.get("pool"):
@@ -197,7 +197,7 @@ def _parse_property_string(text: str) -> dict[str, str]:
 
 
 def included_volumes(world: World, job: Options) -> dict[str, Any]:
-    """The tree of guests and disks that a job takes along."""
+    """The tree of guests and disks that a job includes."""
     guests = [_guest_leaf(world, vmid) for vmid in selected_vmids(world, job) if is_selected(world, job, vmid)]
     return {"children": guests}
 

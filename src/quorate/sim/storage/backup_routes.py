@@ -1,4 +1,4 @@
-"""Backups: made at once, or by scheduled jobs."""
+"""Backups: immediate and scheduled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _takes_all(params: dict[str, Any]) -> bool:
 
 
 def _command_line(params: dict[str, Any]) -> str:
-    """The call as a shell command, which begins every backup's log."""
+    """The call as a shell command, the first line of every backup log."""
     words = ["vzdump", *backup_jobs.vmid_list(params.get("vmid"))]
     for name, value in params.items():
         if name in ("vmid", "stdout"):

@@ -1,4 +1,4 @@
-"""The configuration of storages: add one, change it, take it away."""
+"""Storage configuration: add, change and remove storages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorate.sim.storage import plugins
 from quorate.sim.storage.storages import Storage
 from quorate.sim.world import World
 
-# Options that a storage has as fields of its own.
+# Options that are fields of Storage.
 _FIELDS = frozenset({"content", "nodes", "shared", "disable"})
 
 
@@ -105,7 +105,7 @@ def delete(call: Call) -> None:
 
 
 def _forget_privileges(world: World, storage_id: str) -> None:
-    """ACLs and pools do not keep the name of a storage that is gone."""
+    """Remove a deleted storage from ACLs and pools."""
     for entry in list(world.access.acl()):
         if entry.path == f"/storage/{storage_id}":
             world.access.revoke(entry.path, entry.role, entry.kind, entry.subject)

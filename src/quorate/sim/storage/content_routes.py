@@ -19,7 +19,7 @@ _CONTENT = "/nodes/{node}/storage/{storage}/content"
 _KIB = 1024
 _SECTOR = 512
 _FORMAT_OF_NAME = re.compile(r".*\.(raw|qcow2|vmdk)")
-# How many protected backups of a guest someone may have who does not administer the storage.
+# The limit of protected backups per guest without Datastore.Allocate.
 _DEFAULT_PROTECTED = 5
 
 
@@ -87,7 +87,7 @@ def update_attributes(call: Call) -> None:
         if attribute in call.params:
             _check_attribute(storage, parsed, attribute)
             if attribute == "notes" and volumes.find(call.world, call.node, volid) is None:
-                continue  # PVE writes the file with the notes all the same
+                continue  # PVE still writes the notes file
             volume = volumes.existing(call.world, call.node, volid)
             if attribute == "notes":
                 volume.notes = call.params["notes"] or None
@@ -150,7 +150,7 @@ def _removal(world: World, node: str, storage: Storage, volid: str) -> Work:
 
 
 def _complain_about_missing(context: TaskContext, storage: Storage, volid: str) -> None:
-    """A missing file is only a remark; a missing logical volume is an error."""
+    """Log a missing file; a missing logical volume is an error."""
     name = volid.partition(":")[2]
     if storage.type in ("lvm", "lvmthin"):
         group = storage.config.get("vgname", "pve")
@@ -226,7 +226,7 @@ def list_files(call: Call) -> list[dict[str, Any]]:
 
 @route(f"GET {_FILE_RESTORE}/download")
 def download(call: Call) -> str:
-    """The server that lists the files has none of their data to send."""
+    """The simulated backup server lists files but has no data."""
     storage, _ = _snapshot(call)
     server = storage.config.get("server", "localhost")
     reason = "tcp connect error: Connection refused (os error 111)"
@@ -234,7 +234,7 @@ def download(call: Call) -> str:
 
 
 def _snapshot(call: Call) -> tuple[Storage, Volume]:
-    """The backup of the call; only backup servers keep them so that one can look inside."""
+    """The backup of the call; only Proxmox Backup Server supports looking inside."""
     name = call.params["volume"]
     volid = name if ":" in name else f"{call.values['storage']}:backup/{name}"
     storage, parsed = volume_access.check_access(call, volume_access.full_volid(call.values["storage"], volid))
@@ -253,7 +253,7 @@ def _archive_names(call: Call, volume: Volume) -> list[str]:
 
 
 def _decode_path(text: str) -> str:
-    """A path comes in base64, but for the root."""
+    """Decode a base64 path; `/` is plain."""
     if text == "/":
         return text
     try:

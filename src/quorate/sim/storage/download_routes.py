@@ -29,7 +29,7 @@ _LONGEST_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file that can be had from the simulated internet."""
+    """A file on the simulated internet."""
 
     url: str
     size: int
@@ -40,7 +40,7 @@ class RemoteFile:
         return self.url.rpartition("/")[2]
 
     def checksum(self, algorithm: str) -> str:
-        """What anyone finds who hashes the downloaded file."""
+        """The checksum of the file."""
         return hashlib.new(algorithm, self.url.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -70,7 +70,7 @@ _HOSTS = frozenset(urlsplit(url).hostname for url in CATALOGUE)
 
 
 class Unreachable(Exception):
-    """Why a URL cannot be fetched; the lines that wget prints, the last of them being the reason."""
+    """A URL that cannot be fetched: wget's output, with the reason in the last line."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(lines[-1])
@@ -78,7 +78,7 @@ class Unreachable(Exception):
 
 
 def look_up(url: str, now: float) -> RemoteFile:
-    """The file behind a URL, or what wget has to say."""
+    """The file of a URL, or wget's error."""
     found = CATALOGUE.get(url)
     if found is not None:
         return found
@@ -99,7 +99,7 @@ def look_up(url: str, now: float) -> RemoteFile:
 
 
 def unreachable_in_words_of_lwp(url: str, now: float) -> str:
-    """The status line that a HEAD request of PVE's own HTTP client ends with."""
+    """The status line of a failed HEAD request in PVE's HTTP client (LWP)."""
     host = urlsplit(url).hostname or ""
     try:
         look_up(url, now)
@@ -124,7 +124,7 @@ def download(
     expected: tuple[str, str] | None = None,
     overwrite: bool = False,
 ) -> Work:
-    """The work of a download task; `expected` is an algorithm and a checksum, `source` a file of its own."""
+    """The work of a download task; `expected` is an algorithm and a checksum, `source` overrides the remote file."""
     volid = f"{storage.id}:{content}/{name}"
     path = volumes.path_of(storage, f"{content}/{name}")
 
@@ -164,7 +164,7 @@ def _is_already_right(
 
 
 def _checksum_of(volume: Volume, algorithm: str) -> str:
-    """The checksum of a file on a storage; where its content is unknown, one made of its name."""
+    """The checksum of a file on a storage; if its content is unknown, one derived from its name."""
     known = (volume.checksums or {}).get(algorithm)
     return known or hashlib.new(algorithm, volume.volid.encode(), usedforsecurity=False).hexdigest()
 
@@ -185,7 +185,7 @@ def _find(context: TaskContext, url: str, now: float) -> RemoteFile:
 
 
 async def _transfer(context: TaskContext, remote: RemoteFile, path: str) -> None:
-    """The bytes come in, with the dots and percentages that wget draws."""
+    """Transfer the file with wget's progress output."""
     context.log(f"Length: {remote.size} ({remote.size // MIB}M) [{remote.mimetype}]")
     context.log(f"Saving to: '{path}.tmp_dwnl.{context.task.upid.pid}'")
     lines = max(1, -(-remote.size // _DOTS_PER_LINE))
@@ -244,7 +244,7 @@ def download_url(call: Call) -> str:
 
 
 def _decompressing(call: Call, content: str, work: Work) -> Work:
-    """The same download for something compressed, which only ISO images may be."""
+    """Wrap a download with decompression, which only ISO images support."""
     compression = call.params.get("compression")
     if compression is None:
         return work

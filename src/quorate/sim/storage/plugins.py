@@ -1,4 +1,4 @@
-"""What PVE's storage plugins take: the options of every type, what it may hold, and its place in a new world."""
+"""PVE's storage plugins: options and content of every type, and the space of new storages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quorate.sim.world import World
 UNREACHABLE = "500 Can't connect to {server}:{port} (No route to host)"
 _YES, _NO = ("1", "yes", "on", "true", "True"), ("0", "no", "off", "false", "False")
 
-# The passwords and keys of a storage go into files of their own, never into its configuration.
+# Passwords and keys of a storage are stored in separate files, not in its configuration.
 SENSITIVE = frozenset({"password", "encryption-key", "master-pubkey", "keyring"})
 
 _COMMON = "nodes disable content bwlimit"
@@ -28,7 +28,7 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One type of storage: its options, of which the required ones never change, and its possible content."""
+    """One storage type: its options (required ones are fixed) and its possible content."""
 
     options: SectionType
     contents: list[str]
@@ -46,7 +46,7 @@ def _plugin(required: str, optional: str, contents: str, default: str, about: st
 _NETWORK_FILES = "images rootdir vztmpl iso backup snippets import"
 _ANY_FILE = f"{_NETWORK_FILES} none"
 _DISKS = "images rootdir"
-_MOUNTED = re.compile(r"/mnt/(?!pve)[^/]+")  # where a disk may be mounted that the simulator does not know about
+_MOUNTED = re.compile(r"/mnt/(?!pve)[^/]+")  # a disk unknown to the simulator may be mounted here
 _PATH = re.compile(r"/[-/a-zA-Z0-9_.@]+")
 # Directories that every node has.
 _SYSTEM_DIRECTORIES = frozenset(
@@ -60,7 +60,7 @@ _NETWORK = f"{_FILES} path preallocation snapshot-as-volume-chain options"
 _SMB = "subdir username password domain smbversion"
 _VMWARE = "password skip-cert-verification port"
 _BLOCKS = f"{_COMMON} blocksize sparse"
-_UNASKED = ("iscsidirect", "rbd", "zfs")  # nobody looks whether their servers answer when they are defined
+_UNASKED = ("iscsidirect", "rbd", "zfs")  # PVE does not check their servers when they are defined
 
 PLUGINS: Mapping[str, Plugin] = {
     "dir": _plugin("path", f"{_FILES} shared is_mountpoint preallocation snapshot-as-volume-chain", _ANY_FILE, _DISKS),
@@ -109,14 +109,14 @@ PLUGINS: Mapping[str, Plugin] = {
 
 
 def check_new(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that this type does not know or needs, and a path that is none."""
+    """Refuse unknown and missing options, and an invalid path."""
     PLUGINS[kind].options.check_new(options)
     if kind in ("dir", "btrfs") and _PATH.fullmatch(options["path"]) is None:
         raise failure(f"illegal path for directory storage: {options['path']}")
 
 
 def content_of(kind: str, wanted: list[str] | None) -> tuple[str, ...]:
-    """The content types that a storage of this type gets; PVE drops those it cannot have."""
+    """The content types of a new storage; PVE drops unsupported ones."""
     plugin = PLUGINS[kind]
     if wanted is None:
         return plugin.default
@@ -129,13 +129,13 @@ def content_of(kind: str, wanted: list[str] | None) -> tuple[str, ...]:
 
 
 def directory_exists(world: World, path: str) -> bool:
-    """Whether nodes have this directory: one of the system's, or that of a storage."""
+    """Whether nodes have this directory: a system one, or that of a storage."""
     known = {str(other.config.get("path")) for other in world.storages.values()} | _SYSTEM_DIRECTORIES
     return (path.rstrip("/") or "/") in known
 
 
 def activate(world: World, node: str, storage: Storage) -> None:
-    """What PVE finds out when it uses a new storage for the first time, on the node that was asked."""
+    """Activate a new storage on the answering node, or fail as PVE does."""
     failed = f"unable to activate storage '{storage.id}' - "
     if storage.type in ("dir", "btrfs"):
         path = str(storage.config["path"])
@@ -169,7 +169,7 @@ def activate(world: World, node: str, storage: Storage) -> None:
 
 
 def _require_backing(world: World, storage: Storage) -> None:
-    """The server has to answer, the pool has to be there."""
+    """Fail unless the server answers and the pool exists."""
     if storage.type not in _UNASKED and not _answers(world, storage):
         if storage.type == "pbs":
             server, port = storage.config["server"], storage.config.get("port", 8007)
@@ -183,7 +183,7 @@ def _require_backing(world: World, storage: Storage) -> None:
 
 
 def _answers(world: World, storage: Storage) -> bool:
-    """Servers that other storages use answer, and no others."""
+    """Whether a server answers: only those of other storages do."""
     known = {
         other.config.get("server")
         for other in world.storages.values()
@@ -208,7 +208,7 @@ def _new_space(world: World, storage: Storage, node: str) -> StorageSpace:
 
 
 def _same_backing(world: World, storage: Storage) -> Storage | None:
-    """Another storage on the same volume group or pool, which shows that it is there."""
+    """Another storage on the same volume group or pool, which proves that it exists."""
     key = "pool" if storage.type == "zfspool" else "vgname"
     wanted = str(storage.config.get(key, "")).partition("/")[0]
     for other in world.storages.values():
@@ -218,7 +218,7 @@ def _same_backing(world: World, storage: Storage) -> Storage | None:
 
 
 def share(storage: Storage) -> None:
-    """What was on single nodes is now seen by all of them; nothing is lost on the way."""
+    """Merge the spaces of all nodes into one shared space."""
     if storage.shared:
         return
     old = list(storage.spaces.values())
@@ -230,7 +230,7 @@ def share(storage: Storage) -> None:
 
 
 def unshare(storage: Storage, nodes: list[str]) -> None:
-    """The volumes of a storage that is no longer shared stay with the first node."""
+    """Split a shared space: the volumes stay on the first node."""
     whole = storage.spaces.pop("")
     storage.shared = False
     for node in nodes:
@@ -251,7 +251,7 @@ def configuration(storage: Storage) -> dict[str, Any]:
 
 
 def digest(world: World) -> str:
-    """The fingerprint of storage.cfg, the same for all its entries."""
+    """The digest of storage.cfg, the same for all entries."""
     lines = [
         f"{key}: {value}"
         for storage in world.storages.values()
@@ -261,6 +261,6 @@ def digest(world: World) -> str:
 
 
 def write_config(world: World) -> None:
-    """After the first change the storage `local` is in the file and loses its priority."""
+    """Write storage.cfg; `local` is then in the file and loses its priority."""
     for storage in world.storages.values():
         storage.config.pop("priority", None)

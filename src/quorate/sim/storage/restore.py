@@ -1,4 +1,4 @@
-"""Restoring guests from backups: the checks at once, the disks and the configuration inside the task."""
+"""Restoring guests from backups: checks at once, disks and configuration in the task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_CLEANED_UP = (
 
 
 def restore_guest(call: Call, kind: Kind) -> str:
-    """Check what PVE checks before, then start the task that brings the guest back."""
+    """Run the synchronous checks, then start the task that restores the guest."""
     request = _Request(call, kind, int(call.params["vmid"]))
     request.check_disks()
     request.check_privileges()
@@ -51,7 +51,7 @@ def restore_guest(call: Call, kind: Kind) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A call that asks for a restore."""
+    """A restore request."""
 
     call: Call
     kind: Kind
@@ -99,11 +99,11 @@ class _Request:
         if self.volid == "-":
             raise failure("pipe requires cli environment")
         storage, _ = volume_access.check_access(self.call, self.volid, vmid=self.vmid, content="backup")
-        if self.kind == "qemu" and storage.type != "pbs":  # the others are looked for in the task
+        if self.kind == "qemu" and storage.type != "pbs":  # the others are checked in the task
             volumes.existing(self.world, self.call.node, self.volid)
 
     def check_disks(self) -> None:
-        """A VM's disks come from the backup; a container may be given others in their place."""
+        """Check the disks of the call: only containers may replace those of the backup."""
         mounts = [key for key in sorted(self.settings) if drives.is_drive(self.kind, key)]
         if self.kind == "qemu" and mounts:
             raise bad_parameters({mounts[0]: "option conflicts with option 'archive'"})
@@ -112,7 +112,7 @@ class _Request:
 
     @property
     def mounts(self) -> dict[str, str]:
-        """The mount points that the call gives instead of those of the backup."""
+        """The mount points that replace those of the backup."""
         default = self.params.get("storage", "local")
         return {
             key: f"{default}:{value}" if str(value).replace(".", "", 1).isdecimal() else str(value)
@@ -132,7 +132,7 @@ class _Request:
             raise bad_parameters({"storage": f"storage '{storage_id}' does not support container directories"})
 
     def existing(self) -> Guest | None:
-        """The guest that is to be overwritten; any other guest with this number blocks it."""
+        """The guest to overwrite; refuses if the vmid belongs to another guest."""
         found = self.world.find_guest(self.call.node, self.kind, self.vmid)
         if found is None or not self.params.get("force"):
             refuse_taken(self.world, self.vmid, self.complaint if self.kind == "qemu" else "")
@@ -192,7 +192,7 @@ class _Restore:
         self._settle(archive, {**config, **kept})
 
     async def _restore_container(self, volume: Volume, archive: Archive) -> None:
-        """The new disks are made before the old ones go, so that a container is lost only for another one."""
+        """Restore a container: create the new disks before deleting the old ones."""
         guest = self._guest
         owned = [volid for volid in guest_volumes.all_volumes(guest) if guest_volumes.owns(self._world, guest, volid)]
         restorer = DiskRestorer(self._world, guest, self._context, self._request.params.get("storage"))
@@ -203,7 +203,7 @@ class _Restore:
         self._settle(archive, config)
 
     def _check_restored_privileges(self, archive: Archive) -> None:
-        """What comes back needs the privileges as if it were set again: bridges, and being privileged."""
+        """Check privileges on restored options: bridges and privileged containers."""
         request, old = self._request, self._guest.config
         unprivileged = request.params.get("unprivileged", archive.config.get("unprivileged"))
         try:
@@ -242,7 +242,7 @@ class _Restore:
         return self._world.storages[volumes.split_volid(volume.volid)[0]]
 
     def _clear(self, archive: Archive) -> dict[str, Value]:
-        """Remove the disks that the backup brings along; those it leaves out stay with the guest, detached."""
+        """Remove the disks that the backup replaces; detach the others."""
         guest = self._guest
         left_out = {drive.volid for drive in disks(guest.config) if not _is_in_archive(archive, drive)}
         kept: dict[str, Value] = {f"unused{number}": volid for number, volid in enumerate(sorted(left_out))}
@@ -256,7 +256,7 @@ class _Restore:
         return kept
 
     def _settle(self, archive: Archive, config: dict[str, Value]) -> None:
-        """The guest as it is from now on."""
+        """Set the restored configuration."""
         request, guest = self._request, self._guest
         if request.params.get("unique"):
             self._make_unique(config)
@@ -271,7 +271,7 @@ class _Restore:
         guest.touch()
 
     def _make_unique(self, config: dict[str, Value]) -> None:
-        """New addresses and identity, for a guest that exists next to its original."""
+        """Give the guest new MAC addresses and a new identity."""
         vmid, kind = self._guest.vmid, self._request.kind
         own = "macaddr" if kind == "qemu" else "hwaddr"
         for key in config:
@@ -283,7 +283,7 @@ class _Restore:
             config["smbios1"] = f"uuid={drives.new_uuid(self._world, vmid, 'smbios1')}"
 
     def _give_up(self) -> None:
-        """A new container that could not be restored is gone; a VM is left behind as far as it came."""
+        """Clean up after a failure: a new container is removed, a VM is left incomplete."""
         guest = self._guest
         locked = guest.config.get("lock") == "create"
         if guest.kind == "lxc":
@@ -297,5 +297,5 @@ class _Restore:
 
 
 def _is_in_archive(archive: Archive, drive: Drive) -> bool:
-    """Whether the backup has this disk's data, or at least a disk of its own in this place."""
+    """Whether the backup contains this disk's data, or another disk under its key."""
     return drive.key in {each.key for each in archive.drives()} or archives.included(archive.kind, drive)

@@ -1,4 +1,4 @@
-"""The disks of a restored guest: allocated again and filled from the backup."""
+"""The disks of a restored guest: allocated and filled from the backup."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quorate.sim.world import World
 _FIXED_SIZE = {"efidisk0": volumes.EFIDISK_SIZE, "tpmstate0": volumes.TPMSTATE_SIZE}
 _DECOMPRESSOR = {"zst": "zstd -q -d -c", "gz": "zcat", "lzo": "lzop -d -c"}
 _DEFAULT_CONTAINER_STORAGE = "local"
-_DAMAGED_AT = 40  # percent of a damaged backup that can be read
+_DAMAGED_AT = 40  # readable percentage of a damaged backup
 
 
 class DiskRestorer:
-    """Brings the disks of one guest back, all or none of them."""
+    """Restores the disks of one guest, all or none."""
 
     def __init__(self, world: World, guest: Guest, context: TaskContext, storage: str | None) -> None:
         self._world = world
@@ -34,7 +34,7 @@ class DiskRestorer:
     async def restore(
         self, source: Storage, volume: Volume, archive: Archive, mounts: Mapping[str, str] | None = None
     ) -> dict[str, Value]:
-        """All disks, and the configuration with their new names in it; `mounts` replace those of a container."""
+        """Restore all disks; returns the configuration with their new names. `mounts` replace those of a container."""
         command = _extraction(source, volume, self._context.task.upid.pid)
         piped = f"command 'set -o pipefail && {command.partition(': ')[2]}' failed: "
         of_files = archive.kind == "qemu" and source.type != "pbs"
@@ -69,7 +69,7 @@ class DiskRestorer:
         return config
 
     def _config_without_disks(self, archive: Archive) -> dict[str, Value]:
-        """Everything but the disks; CD-ROMs stay in their drives, and disks that were left out are gone."""
+        """The configuration without disks; CD-ROMs stay, excluded disks are dropped."""
         own = {drive.key for drive in all_drives(archive.config) if not drive.is_cdrom and not drive.is_bind_mount}
         return {key: value for key, value in archive.config.items() if key not in own and not is_unused_key(key)}
 
@@ -154,7 +154,7 @@ def _size(drive: Drive) -> int:
 
 
 def _share(archive: Archive, drive: Drive) -> int:
-    """What of the backup's data belongs to one disk: as much as its size is of the whole."""
+    """The share of the backup's data for one disk, by size."""
     total = sum(_size(each) for each in archive.drives())
     if drive.key not in {each.key for each in archive.drives()} or not total:
         return 0

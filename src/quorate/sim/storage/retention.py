@@ -12,7 +12,7 @@ from quorate.sim.storage.storages import Storage, Volume
 
 _Keep = dict[str, int]
 
-# Each setting keeps the newest backup of as many periods as it says, after the ones before it took theirs.
+# Each setting keeps the newest backup of its number of periods, after the settings before it.
 _PERIODS: tuple[tuple[str, Callable[[datetime], str]], ...] = (
     ("keep-hourly", lambda when: when.strftime("%Y/%m/%d-%H")),
     ("keep-daily", lambda when: when.strftime("%Y/%m/%d")),
@@ -23,7 +23,7 @@ _PERIODS: tuple[tuple[str, Callable[[datetime], str]], ...] = (
 
 
 def parse(text: str) -> _Keep:
-    """A setting such as `keep-last=3,keep-daily=7`; nothing in it means that all are kept."""
+    """Parse a setting such as `keep-last=3,keep-daily=7`; an empty one keeps all."""
     pairs = (part.partition("=") for part in text.split(",") if part)
     keep = {key: int(value) for key, _, value in pairs if value.isdecimal()}
     kept = {key: value for key, value in keep.items() if value}
@@ -31,7 +31,7 @@ def parse(text: str) -> _Keep:
 
 
 def of_storage(storage: Storage, override: str | None) -> _Keep:
-    """The setting to prune this storage by."""
+    """The prune setting of a storage."""
     if "backup" not in storage.content:
         raise failure(f"storage '{storage.id}' does not support backups")
     if override is not None:
@@ -44,7 +44,7 @@ def of_storage(storage: Storage, override: str | None) -> _Keep:
 def mark_backups(
     storage: Storage, node: str, keep: _Keep, *, vmid: int | None = None, kind: str | None = None
 ) -> list[tuple[Volume, str]]:
-    """Every backup in question with its mark: keep, remove, protected or renamed."""
+    """The selected backups with their mark: keep, remove, protected or renamed."""
     groups: dict[tuple[str, int | None], list[Volume]] = {}
     marks: dict[str, str] = {}
     chosen: list[Volume] = []
@@ -76,7 +76,7 @@ def _select_kept(group: list[Volume], keep: _Keep) -> set[str]:
 
 
 def _keep_by_period(volumes: list[Volume], kept: set[str], count: int, period: Callable[[datetime], str]) -> None:
-    """Add the newest of each period that has none yet, until there are enough."""
+    """Keep the newest backup of each uncovered period, up to the limit."""
     covered = {period(_when(volume)) for volume in volumes if volume.volid in kept}
     added: set[str] = set()
     for volume in volumes:
@@ -94,7 +94,7 @@ def _when(volume: Volume) -> datetime:
 
 
 def row(volume: Volume, mark: str) -> dict[str, Any]:
-    """One line of the preview."""
+    """One row of the prune preview."""
     shown: dict[str, Any] = {
         "volid": volume.volid,
         "ctime": archives.made_at(volume),

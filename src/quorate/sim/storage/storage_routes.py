@@ -54,7 +54,7 @@ def list_on_node(call: Call) -> list[dict[str, Any]]:
 
 
 def _reaches_target(call: Call, storage: Storage) -> bool:
-    """With `target`, only what the other node has as well."""
+    """Whether the storage is also available on the `target` node."""
     target = call.params.get("target")
     return target is None or target == call.node or (storage.shared and storage.on_node(target))
 
@@ -76,17 +76,17 @@ def _status(storage: Storage, node: str) -> dict[str, Any]:
     if not row["enabled"]:
         return row | {"total": 0, "used": 0, "avail": 0}
     space = storage.space(node)
-    row["active"] = int(space.total > 0)  # its backend may not be there, such as a volume group
+    row["active"] = int(space.total > 0)  # its backend, such as a volume group, may be missing
     return row | {"total": space.total, "used": space.used, "avail": space.available}
 
 
 def _is_enabled(storage: Storage, node: str) -> bool:
-    """Switched on, and meant for this node."""
+    """Whether the storage is enabled on this node."""
     return not storage.disabled and storage.on_node(node)
 
 
 def _formats(call: Call, storage: Storage) -> dict[str, Any]:
-    """With `format`, the formats of disks, in the old form and in the new one."""
+    """With `format`, the disk formats, in the old and the new form."""
     if not call.params.get("format"):
         return {}
     possible = list(dict.fromkeys([*volumes.formats(storage, "qemu"), *volumes.formats(storage, "lxc")]))
@@ -127,7 +127,7 @@ def _volume_row(storage: Storage, volume: Volume) -> dict[str, Any]:
             row["used"] = volume.used
     if volume.content == "backup":
         row["subtype"] = "lxc" if "-lxc-" in volume.volid or "/ct/" in volume.volid else "qemu"
-        row |= {"notes": volume.notes.split("\n")[0]} if volume.notes else {}  # a list shows the first line
+        row |= {"notes": volume.notes.split("\n")[0]} if volume.notes else {}  # lists show the first line
         row |= {"protected": 1} if volume.protected else {}
         if volume.verified is not None:
             row["verification"] = {"state": "ok" if volume.verified else "failed"}
@@ -166,7 +166,7 @@ def thin_pools(call: Call) -> list[dict[str, str]]:
 
 @route("GET /nodes/{node}/scan/zfs")
 def pools(call: Call) -> list[dict[str, str]]:
-    """Pools and the datasets in them, the way the zfs tool lists them."""
+    """Pools and their datasets, as the zfs tool lists them."""
     found: dict[str, None] = {}
     for name in _names(call, "pool"):
         parts = name.split("/")
@@ -174,7 +174,7 @@ def pools(call: Call) -> list[dict[str, str]]:
     return [{"pool": name} for name in found]
 
 
-# What a server that other storages use is asked for, the option with it, and what PVE says where none answers.
+# Scans of servers: the field of the answer, the storage option behind it, and PVE's error if no server answers.
 _SCANS = {
     "nfs": ("path", "export", "command '/sbin/showmount --no-headers --exports {server}' failed: exit code 1"),
     "cifs": ("share", "share", "do_connect: Connection to {server} failed (Error NT_STATUS_HOST_UNREACHABLE)"),
@@ -202,7 +202,7 @@ def _here(call: Call) -> list[Storage]:
 
 
 def _names(call: Call, option: str) -> list[str]:
-    """The different values of an option, of storages that really exist on this node."""
+    """The distinct values of an option among storages of this node."""
     return list(
         dict.fromkeys(
             str(storage.config[option])

@@ -1,4 +1,4 @@
-"""Storages: what they may hold, the volumes they hold, and how full they are."""
+"""Storages: content types, volumes and space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_BASED = frozenset({"dir", "nfs", "cifs", "btrfs"})
 
 
 class StorageFull(TaskError):
-    """There is no room for the volume; the text is the one PVE's tools print."""
+    """There is no space for the volume; the text is that of PVE's tools."""
 
 
 @dataclass(slots=True)
@@ -34,20 +34,20 @@ class Volume:
     notes: str | None = None
     protected: bool = False
     verified: bool | None = None  # None: never verified; PBS only
-    archive: Archive | None = None  # what a backup holds, if it was made while the simulator ran
-    checksums: dict[str, str] | None = None  # of a file, by algorithm, where the simulator knows them
+    archive: Archive | None = None  # the contents of a backup that was made in the simulator
+    checksums: dict[str, str] | None = None  # of a file, by algorithm, if known
     damaged: bool = False  # a backup that cannot be read to its end
-    virtual_size: int | None = None  # of an image to import: of the disk in it, if that is not the size of the file
-    file: Path | None = None  # the real file behind it, where there is one; it goes with the volume
+    virtual_size: int | None = None  # of an image to import: the disk size, if it differs from the file size
+    file: Path | None = None  # the real file behind it, if any; deleted with the volume
 
     @property
     def name(self) -> str:
-        """The part after the storage's name."""
+        """The part after the storage id."""
         return self.volid.partition(":")[2]
 
     @property
     def disk_size(self) -> int:
-        """How large a disk it makes."""
+        """The size of the disk in it."""
         return self.size if self.virtual_size is None else self.virtual_size
 
 
@@ -84,11 +84,11 @@ class Storage:
     defined_at: float = 0.0
 
     def on_node(self, node: str) -> bool:
-        """Whether the storage is meant for this node."""
+        """Whether the storage is available on this node."""
         return self.nodes is None or node in self.nodes
 
     def space(self, node: str) -> StorageSpace:
-        """The space seen from this node; all nodes see the same of a shared storage."""
+        """The space on this node; shared storages have one for all nodes."""
         return self.spaces["" if self.shared else node]
 
     def volumes(self, node: str) -> Iterator[Volume]:
@@ -98,7 +98,7 @@ class Storage:
         return self.space(node).volumes.get(volid)
 
     def add(self, node: str, volume: Volume) -> None:
-        """Take in a volume, if there is room for what it uses."""
+        """Add a volume, if there is space for it."""
         space = self.space(node)
         if volume.used > space.available:
             raise StorageFull(_no_room(self, volume))
@@ -106,7 +106,7 @@ class Storage:
         space.volumes_used += volume.used
 
     def remove(self, node: str, volid: str) -> Volume | None:
-        """Drop a volume and free its space; None if there was none."""
+        """Remove a volume and free its space; None if there was none."""
         space = self.space(node)
         volume = space.volumes.pop(volid, None)
         if volume is not None:

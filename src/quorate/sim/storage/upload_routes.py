@@ -30,7 +30,7 @@ _BOUNDARY = re.compile(r"boundary\s*=\s*\"?([^\s\";,]+)")
 
 
 class BadUpload(Exception):
-    """A body that PVE's HTTP server gives up on, with HTTP 501."""
+    """A body that PVE's HTTP server rejects with HTTP 501."""
 
     def __init__(self, reason: str, status: int = 501) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class _Hash(Protocol):
 
 
 def boundary_of(content_type: str) -> str | None:
-    """The boundary of a multipart body, None if the header announces anything else."""
+    """The boundary of a multipart body, None for other content types."""
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
         return None
     match = _BOUNDARY.search(content_type)
@@ -53,12 +53,12 @@ def boundary_of(content_type: str) -> str | None:
 
 @dataclass(slots=True)
 class Upload:
-    """Takes the body with `feed`; after `finish` it knows the fields, the size and the checksum of the file."""
+    """Parses the body: `feed` it, then `finish`; holds the fields, and size and checksum of the file."""
 
     boundary: str
     fields: dict[str, str] = field(default_factory=dict)
     size: int = 0
-    head: bytes = b""  # the first bytes of the file, which show its format
+    head: bytes = b""  # the first bytes of the file, to detect its format
     _buffer: bytes = b""
     _in_file: bool = False
     _done: bool = False
@@ -66,11 +66,11 @@ class Upload:
 
     @property
     def checksum(self) -> str | None:
-        """The file's checksum, if the fields asked for a known algorithm."""
+        """The file's checksum, if the fields name a known algorithm."""
         return None if self._hash is None else self._hash.hexdigest()
 
     def feed(self, data: bytes) -> None:
-        """The next piece of the body."""
+        """Process the next piece of the body."""
         if self._done:
             return
         self._buffer += data
@@ -82,7 +82,7 @@ class Upload:
             self._read_file()
 
     def finish(self) -> None:
-        """The body is over; it must have come to its closing boundary."""
+        """End the body; it must end with the closing boundary."""
         if not self._done:
             raise BadUpload("upload failed")
 
@@ -99,7 +99,7 @@ class Upload:
             self._take_field(part)
 
     def _next_part(self, delimiter: bytes) -> bytes | None:
-        """One whole field, or None if the file begins or more has to come first."""
+        """One complete field, or None if the file starts or more data is needed."""
         after = self._after_delimiter(delimiter)
         if after is None:
             return None
@@ -109,7 +109,7 @@ class Upload:
             self._begin_file(file_part, header_end.end())
             return None
         if header_end is not None and b'filename="' in self._buffer[after : header_end.start()]:
-            raise BadUpload("upload failed")  # a file whose headers do not begin with its disposition
+            raise BadUpload("upload failed")  # a file whose headers do not start with Content-Disposition
         following = self._buffer.find(delimiter, after)
         if following < 0:
             return None
@@ -157,7 +157,7 @@ class Upload:
             self._write(data[:-2] if data.endswith(b"\r\n") else data.removesuffix(b"\n"))
             self._buffer, self._done = b"", True
             return
-        keep = len(closing) + 2  # a boundary may be cut in two by the pieces
+        keep = len(closing) + 2  # a boundary may be split between pieces
         if len(self._buffer) > keep:
             self._write(self._buffer[:-keep])
             self._buffer = self._buffer[-keep:]
@@ -266,7 +266,7 @@ def _import(
 
 
 def _check_format(volid: str, head: bytes, temporary: str) -> None:
-    """A disk image has to be what its name says; anything may be a raw one."""
+    """Refuse a disk image whose content does not match its name; anything is a valid raw image."""
     fmt = volid.rpartition(".")[2].lower() if ":import/" in volid else ""
     if fmt == "qcow2" and not head.startswith(b"QFI\xfb"):
         raise TaskError(f"qemu-img: Could not open '{temporary}': Image is not in qcow2 format")
@@ -277,7 +277,7 @@ def _check_format(volid: str, head: bytes, temporary: str) -> None:
 
 
 def _disk_inside(volid: str, head: bytes) -> int | None:
-    """The size of the disk that an image says it holds; others are as large as their file."""
+    """The virtual size in an image's header, None if it has none."""
     if volid.endswith(".qcow2"):
         return int.from_bytes(head[24:32], "big") or None
     return int.from_bytes(head[12:20], "little") * 512 if head.startswith(b"KDMV") else None

@@ -1,4 +1,4 @@
-"""Volumes and storages that calls name: whether they are there, who may use them, and the names that files get."""
+"""Access to volumes and storages, and file names for new files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ILLEGAL_CHARACTER = re.compile(r"[^a-zA-Z0-9_.\-]")
 
 
 def storage_of_path(call: Call) -> Storage:
-    """The storage in the path, if it can be used on the node in the path."""
+    """The storage in the path, or PVE's refusal if it is not available on the node."""
     return volumes.usable_storage(call.world, call.node, call.values["storage"])
 
 
 def full_volid(storage_id: str | None, volume: str) -> str:
-    """A volume of a path: the storage may be left out there, but must not contradict."""
+    """The full volid of a path: the storage may be omitted, but must match."""
     if ":" not in volume:
         return f"{storage_id}:{volume}"
     try:
@@ -37,9 +37,9 @@ def full_volid(storage_id: str | None, volume: str) -> str:
 def check_access(
     call: Call, volid: str, *, vmid: int | None = None, content: str | None = None
 ) -> tuple[Storage, VolumeName]:
-    """Storage and parsed name of a volume that the caller may read; `vmid` is a guest whose own disks are fine."""
+    """Storage and parsed name of a volume that the caller may read; a guest's own disks (`vmid`) are allowed."""
     if volumes.VOLID.fullmatch(volid) is None:
-        check_volume_access(call, vmid, volid)  # a path of the host, which is for root alone
+        check_volume_access(call, vmid, volid)  # a path of the host, for root only
     storage_id, name = volumes.split_volid(volid)
     storage = call.world.storage(storage_id)
     parsed = parse(storage, name)
@@ -57,12 +57,12 @@ def may_read(call: Call, volid: str) -> bool:
 
 
 def normalized_file_name(name: str) -> str:
-    """The name a file gets on a storage: no directory, and nothing that a shell could mistake."""
+    """The normalized name of a file on a storage: no directory, no special characters."""
     return _ILLEGAL_CHARACTER.sub("_", name.rpartition("/")[2].rpartition("\\")[2])
 
 
 def check_file_name(content: str, name: str) -> None:
-    """Refuse a file whose ending does not fit its content type."""
+    """Refuse a file whose extension does not match its content type."""
     if content == "import":
         if IMPORT_NAME.fullmatch(name) is None:
             raise bad_parameters({"filename": "invalid filename or wrong extension"})
@@ -84,12 +84,12 @@ def listed_format(content: str, name: str) -> str:
 
 
 def used_by_file(size: int) -> int:
-    """What a file of this size takes on a disk: whole blocks of 4 KiB."""
+    """The disk usage of a file: whole blocks of 4 KiB."""
     return -(-size // 4096) * 4096
 
 
 def verify(context: TaskContext, actual: str | None, expected: str) -> None:
-    """Compare a file's checksum, in the log of its task."""
+    """Verify a file's checksum, and log it in the task."""
     if actual is None or actual.lower() != expected.lower():
         context.log("calculating checksum...")
         raise TaskError(f"checksum mismatch: got '{actual}' != expect '{expected}'")
@@ -99,7 +99,7 @@ def verify(context: TaskContext, actual: str | None, expected: str) -> None:
 def store_file(
     world: World, storage: Storage, node: str, volid: str, size: int, checksums: dict[str, str] | None, full: str
 ) -> Volume:
-    """The file is there now; one of the same name is overwritten, and `full` is said if there is no room."""
+    """Store a file, overwriting one of the same name; `full` is the error without space."""
     content, _, name = volid.partition(":")[2].partition("/")
     now = int(world.clock.now())
     volume = Volume(volid, content, listed_format(content, name), size, used_by_file(size), now, checksums=checksums)

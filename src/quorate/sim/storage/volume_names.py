@@ -1,4 +1,4 @@
-"""Names of volumes: what they say about content, owner and format, and what the storage can do with them."""
+"""Volume names: content, owner and format, and supported features."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PBS_SNAPSHOT = re.compile(r"backup/(vm|ct|host)/([^\s_/]+)/(\d{4}-\d\d-\d\dT\d\
 
 @dataclass(frozen=True, slots=True)
 class VolumeName:
-    """What the name alone shows: the content type, the owner if there is one, the format."""
+    """A parsed name: content type, owner if any, format."""
 
     content: str
     vmid: int | None
@@ -34,7 +34,7 @@ class VolumeName:
 
 
 def parse(storage: Storage, name: str) -> VolumeName:
-    """The parts of a volume's name, or PVE's complaint, which differs with the type of storage."""
+    """Parse a volume's name, or refuse as PVE does for the storage type."""
     if storage.type in FILE_BASED:
         return _parse_file(name)
     if storage.type in ("lvm", "lvmthin"):
@@ -92,7 +92,7 @@ _IMAGES = frozenset({"raw", "qcow2", "vmdk"})
 _QCOW2 = frozenset({"qcow2"})
 _ANY = frozenset({"raw", "qcow2", "vmdk", "subvol"})
 
-# Feature -> sort of volume (the current disk, a base image, a snapshot) -> formats that have it.
+# Feature -> kind of volume (current disk, base image, snapshot) -> formats that support it.
 _Matrix = dict[str, dict[str, frozenset[str]]]
 _FILES: _Matrix = {
     "snapshot": {"current": _QCOW2, "snap": _QCOW2},
@@ -129,19 +129,19 @@ _BY_TYPE: dict[str, _Matrix] = {"lvm": _LVM, "lvmthin": _LVM_THIN, "zfspool": _Z
 
 
 def has_feature(storage: Storage, volume_name: str, fmt: str, feature: Feature, *, of_snapshot: bool = False) -> bool:
-    """Whether the storage can do this with the volume, or with a snapshot of it."""
+    """Whether the storage supports a feature for the volume or its snapshot."""
     matrix = _BY_TYPE.get(storage.type, _FILES if storage.type in FILE_BASED else {})
     sort = "snap" if of_snapshot else "base" if is_base(volume_name) else "current"
     return fmt in matrix.get(feature, {}).get(sort, frozenset())
 
 
 def is_base(volume_name: str) -> bool:
-    """Whether a volume is the read-only image of a template, as its name shows."""
+    """Whether a volume is a base image, by its name."""
     return _own_name(volume_name).startswith(("base-", "basevol-"))
 
 
 def format_of(volume_name: str) -> str:
-    """The format that a volume's name shows."""
+    """The format of a volume, by its name."""
     own_name = _own_name(volume_name)
     if own_name.startswith(("subvol-", "basevol-")):
         return "subvol"
@@ -155,7 +155,7 @@ def _own_name(volume: str) -> str:
 
 
 def base_name(volid: str) -> str:
-    """What a disk is called once it is the disk of a template."""
+    """The name of a disk as a base image."""
     storage, _, name = volid.partition(":")
     directory, slash, own_name = name.rpartition("/")
     if slash and own_name.startswith("subvol-"):  # a directory keeps its name

@@ -26,7 +26,7 @@ from quorate.sim.world import World
 
 CLOUDINIT_SIZE = 4 * MIB
 EFIDISK_SIZE = 528 * 1024
-SMALL_EFIDISK_SIZE = 128 * 1024  # of the type 2m, which is the default
+SMALL_EFIDISK_SIZE = 128 * 1024  # type 2m, the default
 TPMSTATE_SIZE = 4 * MIB
 
 _KIB = 1024
@@ -50,7 +50,7 @@ _UNITS = (("T", GIB * 1024), ("G", GIB), ("M", MIB), ("K", _KIB))
 
 
 def usable_storage(world: World, node: str, storage_id: str) -> Storage:
-    """The storage, if it exists, is switched on and is meant for this node."""
+    """The storage, if it exists, is enabled and available on this node."""
     storage = refusals.existing(world.storages.get(storage_id), TaskError(f"storage '{storage_id}' does not exist"))
     if storage.disabled:
         raise TaskError(f"storage '{storage_id}' is disabled")
@@ -68,13 +68,13 @@ def split_volid(volid: str) -> tuple[str, str]:
 
 
 def find(world: World, node: str, volid: str) -> Volume | None:
-    """The volume as this node sees it, None if there is none of that name."""
+    """The volume on this node, None if there is none."""
     storage_id, _ = split_volid(volid)
     return usable_storage(world, node, storage_id).volume(node, volid)
 
 
 def existing(world: World, node: str, volid: str) -> Volume:
-    """The volume, or PVE's complaint that it is not there."""
+    """The volume, or PVE's error if it is missing."""
     storage_id, name = split_volid(volid)
     storage = usable_storage(world, node, storage_id)
     return refusals.existing(storage.volume(node, volid), TaskError(_not_there(storage, volid, name)))
@@ -92,7 +92,7 @@ def content_of(world: World, volid: str) -> tuple[str, int | None]:
 
 
 def owned_by(world: World, node: str, vmid: int) -> Iterator[Volume]:
-    """Every disk that carries the guest's number, on all storages that this node can use."""
+    """Every disk with the guest's vmid, on all storages of this node."""
     for storage in world.storages.values():
         if storage.on_node(node) and not storage.disabled:
             for volume in list(storage.volumes(node)):
@@ -101,7 +101,7 @@ def owned_by(world: World, node: str, vmid: int) -> Iterator[Volume]:
 
 
 def formats(storage: Storage, kind: Kind) -> tuple[str, ...]:
-    """The formats a disk can have here, the default one first."""
+    """The disk formats of a storage, the default first."""
     if storage.type in FILE_BASED:
         return ("raw", "subvol") if kind == "lxc" else ("raw",) if storage.type == "btrfs" else _FILE_FORMATS
     return ("subvol", "raw") if storage.type == "zfspool" and kind == "lxc" else ("raw",)
@@ -127,14 +127,14 @@ def allocate(
     storage = usable_storage(world, node, storage_id)
     linked = linked_to is not None and _links(storage, linked_to)
     if linked and storage.type in FILE_BASED:
-        fmt = "qcow2"  # the only one that can build on another file
+        fmt = "qcow2"  # the only one that supports a backing file
     fmt = fmt or (linked_to.format if linked_to else formats(storage, kind)[0])
     if fmt not in formats(storage, kind) and not (storage.type == "btrfs" and fmt in _FILE_FORMATS):
         where = _PLUGIN.get(storage.type, "DirPlugin.pm line 1")
         raise TaskError(f"unsupported format '{fmt}' at /usr/share/perl5/PVE/Storage/{where}.")
     size = round_up_size(storage, size)
     if kind == "lxc" and not linked_to:
-        size -= size % MIB  # containers get whole mebibytes
+        size -= size % MIB  # containers get whole MiB
     if storage.type == "btrfs" and fmt == "subvol" and size and linked_to is None:
         raise TaskError("btrfs quotas are currently not supported, use an unsized subvolume or a raw file")
     volid = _volid(storage, node, vmid, kind, fmt, name, linked_to if linked else None)
@@ -169,7 +169,7 @@ def copy(
     size: int | None = None,
     name: str | None = None,
 ) -> Volume:
-    """A full copy of a disk, a VM's in the source's format where the target can have it."""
+    """A full copy of a disk; a VM's keeps its format if the target supports it."""
     wanted = formats(usable_storage(world, node, storage_id), kind)
     if fmt is None and kind == "qemu":
         fmt = source.format
@@ -181,7 +181,7 @@ def copy(
 
 
 def resize(world: World, node: str, volid: str, size: int) -> Volume:
-    """Grow a disk; what it uses grows only where space is reserved in full."""
+    """Grow a disk; usage grows only on thick storages."""
     volume = existing(world, node, volid)
     storage = usable_storage(world, node, split_volid(volid)[0])
     if storage.type == "btrfs" and volume.format == "subvol":
@@ -198,7 +198,7 @@ def resize(world: World, node: str, volid: str, size: int) -> Volume:
 
 
 def fill(world: World, node: str, volume: Volume, used: int) -> None:
-    """Say how much of a disk is written, if the storage has room for it."""
+    """Set how much of a disk is written, if the storage has space."""
     storage = usable_storage(world, node, split_volid(volume.volid)[0])
     space = storage.space(node)
     grown = min(used, volume.size) - volume.used
@@ -210,7 +210,7 @@ def fill(world: World, node: str, volume: Volume, used: int) -> None:
 
 
 def rename(world: World, node: str, volid: str, new_volid: str, *, vmid: int | None = None) -> Volume:
-    """Give a volume another name on its storage, and with `vmid` another owner."""
+    """Rename a volume on its storage, with `vmid` to another owner."""
     volume = existing(world, node, volid)
     storage = usable_storage(world, node, split_volid(volid)[0])
     if new_volid != volid and storage.volume(node, new_volid) is not None:
@@ -222,7 +222,7 @@ def rename(world: World, node: str, volid: str, new_volid: str, *, vmid: int | N
 
 
 def free(world: World, node: str, volid: str) -> None:
-    """Remove a volume; one that is gone already is fine, one that others build on is not."""
+    """Remove a volume; a missing one is fine, one with linked clones is not."""
     storage = usable_storage(world, node, split_volid(volid)[0])
     volume = storage.volume(node, volid)
     if volume is None:
@@ -236,7 +236,7 @@ def free(world: World, node: str, volid: str) -> None:
 
 @contextmanager
 def free_on_failure(world: World, node: str, made: list[Volume], complaint: str = "") -> Iterator[None]:
-    """Nothing of what was made stays behind if the work fails or is interrupted; errors begin with the complaint."""
+    """Free the new volumes if the work fails or is interrupted; errors are prefixed with the complaint."""
     try:
         yield
     except BaseException as error:
@@ -249,18 +249,18 @@ def free_on_failure(world: World, node: str, made: list[Volume], complaint: str 
 
 
 def clones_of(storage: Storage, node: str, base: Volume) -> Iterator[Volume]:
-    """The linked clones that build on a volume."""
+    """The linked clones of a volume."""
     parent = parent_text(storage, base)
     return (volume for volume in storage.volumes(node) if volume.parent == parent)
 
 
 def _links(storage: Storage, base: Volume) -> bool:
-    """Whether a linked clone needs its base; btrfs copies on write and forgets where a subvolume came from."""
+    """Whether a linked clone depends on its base; btrfs subvolumes do not."""
     return storage.type != "btrfs" or base.format in ("qcow2", "vmdk")
 
 
 def parent_text(storage: Storage, base: Volume) -> str:
-    """What a linked clone's `parent` says."""
+    """The `parent` field of a linked clone."""
     if storage.type in FILE_BASED:
         return f"../{'/'.join(base.name.split('/')[-2:])}"
     own_name = base.name.rpartition("/")[2]
@@ -268,7 +268,7 @@ def parent_text(storage: Storage, base: Volume) -> str:
 
 
 def path_of(storage: Storage, volume_name: str) -> str:
-    """Where a volume is found on a node: a file, a device, a mounted dataset or an address at a backup server."""
+    """The path of a volume on a node: a file, device, dataset or backup server address."""
     if storage.type in ("lvm", "lvmthin"):
         return f"/dev/{storage.config.get('vgname', 'pve')}/{volume_name}"
     if storage.type == "zfspool":
@@ -283,13 +283,13 @@ def path_of(storage: Storage, volume_name: str) -> str:
     if sort in _DIRECTORIES:
         return f"{root}/{_DIRECTORIES[sort]}/{rest}"
     directory, _, name = volume_name.rpartition("/")
-    if storage.type == "btrfs" and name.endswith(".raw"):  # every image is in a subvolume of its own
+    if storage.type == "btrfs" and name.endswith(".raw"):  # every image has its own subvolume
         name = f"{name.removesuffix('.raw')}/disk.raw"
     return f"{root}/images/{directory.rpartition('/')[2]}/{name}"
 
 
 def allocation_log(storage: Storage, volume: Volume) -> list[str]:
-    """What the storage's tools print while they make a disk."""
+    """The output of the storage's tools for a new disk."""
     if storage.type == "lvmthin":
         return [f'  Logical volume "{volume.name}" created.']
     if storage.type not in FILE_BASED or volume.format == "subvol":
@@ -304,7 +304,7 @@ def allocation_log(storage: Storage, volume: Volume) -> list[str]:
 
 
 def link_log(storage: Storage, base: Volume, volume: Volume) -> list[str]:
-    """What they print while they make a linked clone."""
+    """The output of the storage's tools for a linked clone."""
     if storage.type not in FILE_BASED or volume.parent is None:
         return allocation_log(storage, volume)
     name, preallocation = volume.name.rpartition("/")[2], "metadata" if base.format == "qcow2" else "off"
@@ -317,7 +317,7 @@ def link_log(storage: Storage, base: Volume, volume: Volume) -> list[str]:
 
 
 def round_up_size(storage: Storage, size: int) -> int:
-    """The size a disk really gets: whole KiB in files, MiB in ZFS, extents of 4 MiB in LVM."""
+    """Round up to the storage's unit: KiB in files, MiB in ZFS, extents of 4 MiB in LVM."""
     unit = {"lvmthin": 4 * MIB, "lvm": 4 * MIB, "zfspool": MIB}.get(storage.type, _KIB)
     return -(-size // unit) * unit
 
@@ -331,7 +331,7 @@ def size_text(size: int) -> str:
 
 
 def _not_there(storage: Storage, volid: str, name: str) -> str:
-    """How the storage's tools say that a volume is missing when it is to be used."""
+    """The error of the storage's tools for a missing volume."""
     if storage.type == "lvmthin":
         logical = f"{storage.config.get('vgname', 'pve')}/{name}"
         return f"can't activate LV '/dev/{logical}':   Failed to find logical volume \"{logical}\""
@@ -349,13 +349,13 @@ def _volid(storage: Storage, node: str, vmid: int, kind: Kind, fmt: str, name: s
     if name is not None:
         volid = re.sub(r"(?:vm|subvol)-\d+-disk-\d+", name, volid)
     if base is not None and storage.type in (*FILE_BASED, "zfspool"):
-        own_name = "/".join(base.name.split("/")[-2 if storage.type in FILE_BASED else -1 :])  # not what it builds on
+        own_name = "/".join(base.name.split("/")[-2 if storage.type in FILE_BASED else -1 :])  # without its base
         volid = f"{storage.id}:{own_name}/{volid.partition(':')[2]}"
     return volid
 
 
 def _free_number(storage: Storage, node: str, vmid: int) -> int:
-    """The lowest disk number that no volume of the guest has here."""
+    """The lowest unused disk number of the guest on this storage."""
     taken = set()
     for volume in storage.volumes(node):
         if volume.vmid == vmid:
@@ -371,7 +371,7 @@ def _path_or_name(storage: Storage, volid: str) -> str:
 
 
 def _reserves(storage: Storage) -> bool:
-    """Whether a disk takes all of its space at once."""
+    """Whether the storage allocates the full size of a disk."""
     return storage.type == "lvm" or (storage.type == "zfspool" and not storage.config.get("sparse"))
 
 

@@ -36,7 +36,7 @@ class Job:
     options: Mapping[str, Any]
     vmids: tuple[int, ...]
     elsewhere: tuple[int, ...] = ()
-    """Guests that were asked for but live on other nodes."""
+    """Requested guests on other nodes."""
 
     @property
     def compress(self) -> str:
@@ -44,7 +44,7 @@ class Job:
 
 
 def run(job: Job) -> Work:
-    """The work of the task: all guests one after the other, an error of one stopping none of the others."""
+    """The work of the task: all guests in order; a failure does not stop the others."""
 
     async def work(context: TaskContext) -> None:
         log = BackupLog(context)
@@ -67,7 +67,7 @@ def run(job: Job) -> Work:
 
 
 def _backup_storage(job: Job) -> Storage:
-    """The storage of the backups, or all that is wrong with it."""
+    """The backup storage, or the list of its problems."""
     storage_id = str(job.options.get("storage", "local"))
     problems = []
     try:
@@ -86,7 +86,7 @@ def _backup_storage(job: Job) -> Storage:
 
 
 async def _wait_for_lock(job: Job, context: TaskContext, log: BackupLog) -> None:
-    """One vzdump at a time on a node; the later one waits."""
+    """Wait for the node's vzdump lock: one job at a time."""
     waited, limit = 0.0, float(job.options.get("lockwait", 180)) * 60
     while _is_locked(job, context):
         if waited == 0.0:
@@ -125,7 +125,7 @@ async def _back_up_all(job: Job, context: TaskContext, log: BackupLog, storage: 
 
 
 def _permitted(job: Job, vmid: int) -> bool:
-    """Guests that were named must be allowed; of all guests, only the allowed ones count."""
+    """Whether the caller may back up the guest: explicitly listed ones must be permitted, others are skipped."""
     if job.user == "root@pam" or job.world.access.allowed(job.user, f"/vms/{vmid}", "VM.Backup"):
         return True
     if job.options.get("all"):
@@ -154,7 +154,7 @@ def _duration(seconds: float) -> str:
 
 
 class _Dump:
-    """The backup of one guest, from its first look at the disks to the written file."""
+    """The backup of one guest."""
 
     def __init__(self, job: Job, context: TaskContext, log: BackupLog, storage: Storage, guest: Guest) -> None:
         self._job = job
@@ -183,7 +183,7 @@ class _Dump:
             self._resume_guest()
 
     def _prepare_snapshot(self) -> str:
-        """Containers need storages with snapshots for this mode; otherwise PVE falls back to suspending."""
+        """Snapshot mode of a container needs storages with snapshots; otherwise PVE falls back to suspend mode."""
         self._describe()
         if self._guest.kind == "qemu" or all(self._has_snapshots(drive) for drive in self._drives()):
             return "snapshot"
@@ -200,7 +200,7 @@ class _Dump:
         return [each for each in drives.disks(self._guest.config) if archives.included(self._guest.kind, each)]
 
     def _describe(self) -> None:
-        """Which guest it is and which of its disks come along."""
+        """Log the guest and its included disks."""
         guest, log = self._guest, self._log
         if guest.kind == "lxc":
             log.info(f"CT Name: {guest.name}")
@@ -235,7 +235,7 @@ class _Dump:
             guest.touch()
 
     async def _sync_suspended(self) -> None:
-        """The files of a running container are copied twice; it is suspended only for the second time."""
+        """Copy the files of a running container twice; it is suspended only for the second pass."""
         name, _ = archives.backup_name(self._storage, "lxc", self._guest.vmid, self._interrupted_at, "0")
         path = volumes.path_of(self._storage, name).removesuffix(".tar")
         where = f"/proc/{self._guest.pid}/root/ to {path}.tmp"
@@ -314,21 +314,21 @@ class _Dump:
             self._log.info("stopping kvm after backup task")
 
     def _check_fleecing(self) -> None:
-        """The images that catch old data during the backup are made on a storage of their own."""
+        """Check the fleecing storage, which holds old data during the backup."""
         options = str(self._job.options.get("fleecing", "")).split(",")
         named = [option.removeprefix("storage=") for option in options if option.startswith("storage=")]
         if named and {"1", "enabled=1"} & set(options):
             volumes.usable_storage(self._job.world, self._job.node, named[0])
 
     def _restart(self) -> None:
-        """A VM that was stopped for its backup runs on as soon as the backup has begun."""
+        """Start a VM again that was stopped for its backup, as soon as the backup has started."""
         if self._was_running:
             guest = self._guest
             guest.start_running(self._context.clock.now(), self._job.world.nodes[guest.node].next_pid())
             guest.paused = self._was_paused
 
     async def _transfer(self, total: int, data: int) -> int:
-        """The data goes over, with a line whenever PVE would write one."""
+        """Transfer the data with PVE's progress lines."""
         elapsed = 0
         for step in transfer_steps(total):
             await self._context.sleep(step.seconds)
@@ -392,7 +392,7 @@ def _file_size(size: int) -> str:
 
 
 def _finish(job: Job, log: BackupLog, storage: Storage, guest: Guest, volume: Volume) -> None:
-    """Notes, protection, and room made by removing older backups."""
+    """Set notes and protection, and prune older backups."""
     template = job.options.get("notes-template")
     if template:
         log.info("adding notes to backup")
@@ -418,7 +418,7 @@ def _finish(job: Job, log: BackupLog, storage: Storage, guest: Guest, volume: Vo
 
 
 def notes(world: World, guest: Guest, template: str) -> str:
-    """The notes that a template gives for a guest."""
+    """Render the notes template for a guest."""
     values = {"cluster": world.name, "guestname": guest.name, "node": guest.node, "vmid": str(guest.vmid)}
     filled = _NOTE_VARIABLE.sub(lambda match: values[match[1]], template)
     return filled.replace("\\n", "\n").replace("\\\\", "\\")
