@@ -17,25 +17,25 @@ from tests.generators.values import Strategy, by_name, by_type
 EXAMPLES = 12
 EXAMPLES_PER_PARAMETER = 5
 MOST_EXTRAS = 2
-"""Optional arguments in addition to the one that an example is about; the more, the likelier two exclude each other."""
+"""Further optional arguments per example; the more, the likelier that two exclude each other."""
 
 ONLY_TOGETHER = {("sdn_change", "options"), ("sdn_change", "remove")}
-"""Free options whose sense depends on the kind: they come with the arguments they fit."""
+"""Free-form options that depend on other arguments: they come with matching ones."""
 
 
 def examples(operation: Operation, world: World, image: Path) -> Iterator[dict[str, Any]]:
-    """Arguments that look right: what is needed, with each optional argument in turn and a few others."""
+    """Valid-looking arguments: the required ones, with each optional one in turn and a few others."""
     values = _Values(world, image)
     schema = operation.schema()
     optional = [name for name in schema["properties"] if (operation.name, name) not in ONLY_TOGETHER]
     optional = [name for name in optional if name not in ("dry_run", "wait", "safely")]
     yield from values.bases(operation)
-    yield from _drawn(_arguments(operation, values, None, optional), EXAMPLES)
+    yield from _draw(_arguments(operation, values, None, optional), EXAMPLES)
     for name in optional:
-        yield from _drawn(_arguments(operation, values, name, optional), EXAMPLES_PER_PARAMETER)
+        yield from _draw(_arguments(operation, values, name, optional), EXAMPLES_PER_PARAMETER)
 
 
-def _drawn(strategy: Strategy, count: int) -> list[dict[str, Any]]:
+def _draw(strategy: Strategy, count: int) -> list[dict[str, Any]]:
     drawn: list[dict[str, Any]] = []
 
     @settings(
@@ -74,7 +74,7 @@ class _Values:
         return self._bases.get(operation.name, [])
 
     def base(self, operation: Operation) -> Strategy:
-        """What an operation needs, fitting together."""
+        """Consistent required arguments of an operation."""
         if operation.name in self._bases:
             return st.sampled_from(self._bases[operation.name])
         required = operation.schema().get("required", [])

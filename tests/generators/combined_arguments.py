@@ -1,4 +1,4 @@
-"""Arguments that only make sense together: what each operation needs, as it fits the populated world."""
+"""Arguments that depend on each other: those each operation requires, for the populated world."""
 
 from __future__ import annotations
 

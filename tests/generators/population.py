@@ -1,4 +1,4 @@
-"""What has to be in the world before every operation has something to work on."""
+"""Objects that operations need in the world."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEMPLATE = "debian-13-standard"
 PAUSED_RUN, ENDED_RUN = "000001", "000002"
 UNDOABLE = "0123456789abcdef"
 
-# What has to be there before some operations make sense; made through the product, for it is not what is tested.
+# Objects that some operations need, created through the product.
 FURNITURE: list[tuple[str, dict[str, Any]]] = [
     ("backup_job_set", {"job": "nightly", "schedule": "21:00", "guest": [102, 203], "storage": "nas"}),
     ("replication_set", {"guest": 102, "target": "pve2"}),

@@ -1,4 +1,4 @@
-"""Arguments for operations that only read, as they fit the populated world."""
+"""Arguments for read operations, for the populated world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.generators.population import BACKUP, PAUSED_RUN
 
 
 def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
-    """Calls that would answer if all were well; an operation that needs no argument is called without."""
+    """Calls that succeed; an operation without required arguments is called without any."""
     running = next(guest.vmid for guest in world.guests.values() if guest.running and guest.kind == "qemu")
     task = str(world.tasks.active()[0].upid)
     inside = {"guest": running, "path": "/etc/hostname"}

@@ -1,4 +1,4 @@
-"""Strategies for single parameters, by their names; `operation.parameter` where one operation means another thing."""
+"""Strategies for single parameters by name; `operation.parameter` where an operation differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain HTTPS client for the tests of the simulator, and worlds to talk to."""
+"""A plain HTTPS client for the simulator's tests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Api:
         return await self.get(f"/nodes/{upid.split(':')[1]}/tasks/{quote(upid, safe='')}/log", **query)
 
     async def finish_task(self, reply: Reply, seconds: float = 120.0) -> str:
-        """Let the task of a reply come to its end on the manual clock; its exit status."""
+        """Run the task of a reply to its end on the manual clock; returns its exit status."""
         await self.clock.advance(seconds)
         return str((await self.task(reply.data))["exitstatus"])
 
@@ -111,7 +111,7 @@ class Api:
 
 @asynccontextmanager
 async def simulated_api(**options: Any) -> AsyncIterator[Api]:
-    """A cluster on a manual clock without the delay of refused logins, and a client with full rights."""
+    """A cluster on a manual clock without the delay of refused logins, and a client with all privileges."""
     options.setdefault("clock", ManualClock())
     options.setdefault("auth_delay", 0)
     options.setdefault("identity", shared_identity)
@@ -121,7 +121,7 @@ async def simulated_api(**options: Any) -> AsyncIterator[Api]:
 
 @asynccontextmanager
 async def open_api(cluster: SimulatedCluster) -> AsyncIterator[Api]:
-    """A client with full rights for a cluster that runs."""
+    """A client with all privileges for a running cluster."""
     context = ssl.create_default_context(cafile=cluster.ca_file)
     connector = aiohttp.TCPConnector(ssl=context)
     jar = aiohttp.DummyCookieJar()

@@ -1,4 +1,4 @@
-"""Comparing an answer of the simulator with the recorded one: what has to be equal, and what only alike."""
+"""Comparison of simulated and recorded answers: exact for some parts, by shape for others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDENTITIES = (
     "service", "realm", "filename",
 )  # fmt: skip
 
-# What PVE draws by lot or takes from the clock when it writes a configuration.
+# Random and time-dependent values in configurations.
 _DRAWN = re.compile(
     r"(?:[0-9A-F]{2}:){5}[0-9A-F]{2}|[0-9a-f]{40}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|ctime=\d+|creation-qemu=[\d.]+"
@@ -41,7 +41,7 @@ Translate = Callable[[str], str]
 
 @dataclass(slots=True)
 class Response:
-    """One HTTP answer, recorded or given."""
+    """One HTTP answer, recorded or simulated."""
 
     status: int
     reason: str
@@ -51,14 +51,14 @@ class Response:
 
 @dataclass(slots=True)
 class Shape:
-    """The kinds of values seen at one place, and what objects and arrays among them hold."""
+    """The types of values seen at one path, and the contents of objects and arrays."""
 
     kinds: set[str] = field(default_factory=set)
     keys: dict[str, Shape] = field(default_factory=dict)
     elements: Shape | None = None
 
     def add(self, value: Any) -> None:
-        """See one more value at this place."""
+        """Add a value seen at this path."""
         self.kinds.add(_KINDS[type(value)])
         if isinstance(value, dict):
             for key, inner in value.items():
@@ -71,17 +71,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """What was asked: the endpoint's path with its placeholders, and the section of the recordings."""
+    """The request: the endpoint's path template, and the section of the recordings."""
 
     template: str
     section: str
 
 
 def differences(asked: SentRequest, recorded: Response, given: Response, translate: Translate) -> list[str]:
-    """Everything in which the given answer is not what the recorded one says, in words."""
+    """Describe every difference between the simulated and the recorded answer."""
     found = list(_status_differences(recorded, given, translate))
     if found:
-        return found  # the body of another status says nothing new
+        return found  # with another status, the body adds nothing
     found += _header_differences(recorded, given)
     found += _text_differences(recorded.body, given.body, translate)
     found += _shape_differences(asked, "", _shape(recorded.body), _shape(given.body))
@@ -144,7 +144,7 @@ def _shape_differences(asked: SentRequest, place: str, recorded: Shape, given: S
 
 
 def _task_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
-    """Types and outcomes of tasks: the one part of the values that belongs to the behavior, not to the world."""
+    """Types and outcomes of tasks, which are behavior rather than data."""
     if not isinstance(recorded, dict) or not isinstance(given, dict):
         return
     expected, actual = recorded.get("data"), given.get("data")
@@ -162,7 +162,7 @@ def _task_differences(template: str, recorded: Any, given: Any, translate: Trans
 
 
 def _menu_differences(recorded: Any, given: Any) -> Iterator[str]:
-    """The entries of an index, which is a list of what can be asked for below a path."""
+    """The entries of a directory index."""
     expected, actual = _menu(recorded), _menu(given)
     if expected is not None and actual is not None and expected != actual:
         yield f"index without {sorted(expected - actual)}, with {sorted(actual - expected)}"
@@ -178,7 +178,7 @@ def _menu(body: Any) -> set[str] | None:
 
 
 def _member_differences(recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
-    """Whether a list names the same guests, volumes, users and so on."""
+    """Differences in the guests, volumes, users and so on of a list."""
     for identity in _IDENTITIES:
         expected, actual = _members(recorded, identity, translate), _members(given, identity, str)
         if expected is not None and actual is not None and expected != actual:
@@ -193,7 +193,7 @@ def _members(body: Any, identity: str, translate: Translate) -> set[str] | None:
 
 
 def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[str]:
-    """How a guest's configuration was completed and stored: here the values are behavior."""
+    """Differences in a guest's stored configuration, where the values are behavior."""
     if not template.endswith(("/qemu/{vmid}/config", "/lxc/{vmid}/config", "/snapshot/{snapname}/config")):
         return
     expected, actual = recorded.get("data"), given.get("data")
@@ -206,7 +206,7 @@ def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[st
 
 
 def _history_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
-    """The tasks of a list, each with its outcome; that way also those count whose requests were not recorded."""
+    """The tasks of a list with their outcomes, including tasks whose requests were not recorded."""
     if template not in ("/nodes/{node}/tasks", "/cluster/tasks"):
         return
     expected = Counter(_outcome(task, translate) for task in recorded["data"])
@@ -231,12 +231,12 @@ def _task_of(upid: str) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """Without the line of Perl code that some of PVE's messages end with."""
+    """Strip the Perl source line at the end of some messages."""
     return _PERL_PLACE.sub("", text).strip()
 
 
 def _lines(text: str) -> list[str]:
-    """PVE reports several complaints about one value in no fixed order."""
+    """Split the errors about one value, which come in no fixed order."""
     return sorted(_plain(text).split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""What has to hold in a simulated world at any time, and once no task is running."""
+"""Invariants of a simulated world: at any time, and with no task running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DISK_CONTENT = frozenset({"images", "rootdir"})
 
 
 def always(world: World) -> Iterator[str]:
-    """What is wrong at any time, even while tasks are at work."""
+    """Violations of the invariants that hold even while tasks run."""
     for guest in world.guests.values():
         if guest.node not in world.nodes:
             yield f"guest {guest.vmid} is on node {guest.node}, which does not exist"
@@ -34,7 +34,7 @@ def always(world: World) -> Iterator[str]:
 
 
 def at_rest(world: World) -> Iterator[str]:
-    """What is wrong once no task is running any more."""
+    """Violations of the invariants that hold with no task running."""
     yield from always(world)
     for guest in world.guests.values():
         if guest.lock_file_held:
@@ -86,5 +86,5 @@ def _is_disk(volume: Volume) -> bool:
 
 
 def _is_file(volid: str) -> bool:
-    """ISO images and the like come and go without asking the guests that have them in their drive."""
+    """ISO images may be removed while guests have them in a drive."""
     return volid.partition(":")[2].startswith(("iso/", "vztmpl/", "snippets/", "import/"))

@@ -40,17 +40,17 @@ _END_SCENARIOS = "<!-- scenarios: up to here -->"
 
 
 def known_disagreements(path: Path = KNOWN) -> dict[int, dict[str, str]]:
-    """By number of the recording: the request, in what its answer differs, and why that is so."""
+    """By number of the recording: the request, its differences, and the reason."""
     return {entry["number"]: entry for entry in json.loads(path.read_text())} if path.exists() else {}
 
 
 def disagreements(outcomes: Sequence[Outcome]) -> dict[int, str]:
-    """By number of the recording: in what the simulator's answer differs today."""
+    """By number of the recording: the current differences."""
     return {outcome.recording.number: "; ".join(outcome.differences) for outcome in outcomes if not outcome.agrees}
 
 
 def scenario_differences(outcomes: Sequence[scenarios.Outcome]) -> dict[int, str]:
-    """By number of the step: in what the simulator goes another way today."""
+    """By number of the step: the current differences."""
     return {
         outcome.recorded.number: "; ".join(f"{aspect}: {told}" for aspect, told in outcome.differences.items())
         for outcome in outcomes
@@ -59,13 +59,13 @@ def scenario_differences(outcomes: Sequence[scenarios.Outcome]) -> dict[int, str
 
 
 def generated_part(outcomes: Sequence[Outcome]) -> str:
-    """The part of the document that follows from a replay."""
+    """The part of the document that is generated from a replay."""
     parts = (_figures(outcomes), _disagreements(KNOWN), _host_specific(), _left_out())
     return "\n".join([_BEGIN, "", *(line for part in parts for line in (*part, "")), _END])
 
 
 def scenarios_part(outcomes: Sequence[scenarios.Outcome]) -> str:
-    """The part of the document that follows from the scenarios."""
+    """The part of the document that is generated from the scenarios."""
     rows = ["| compared | steps | the same |", "|---|---:|---:|"]
     for aspect, (agreed, count) in scenarios.agreement(outcomes).items():
         rows.append(f"| {aspect} | {count} | {agreed} ({agreed / count:.1%}) |")
@@ -73,7 +73,7 @@ def scenarios_part(outcomes: Sequence[scenarios.Outcome]) -> str:
 
 
 def document_part(begin: str = _BEGIN, end: str = _END) -> str:
-    """The same part as the document has it."""
+    """That part of the current document."""
     text = DOCUMENT.read_text()
     return text[text.index(begin) : text.index(end) + len(end)]
 

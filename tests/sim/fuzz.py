@@ -1,4 +1,4 @@
-"""Requests that make little sense: plausible and absurd values for every parameter of every endpoint."""
+"""Fuzzed requests: plausible and absurd values for every parameter of every endpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from quorate.pve.schema import Endpoint
 
-# Values that lead past the first checks, by the name of the parameter.
+# Values that pass the first checks, by parameter name.
 _PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     "node": ("pve1", "pve1", "pve2", "localhost", "nope"),
     "target": ("pve2", "pve1", "nope", "local"),
@@ -83,7 +83,7 @@ _NUMBERED = {"[n]": ("0", "1", "30", "999")}
 
 
 def path_of(endpoint: Endpoint, chance: random.Random) -> tuple[str, dict[str, str]]:
-    """A concrete path of the endpoint, with the values that went into it."""
+    """A concrete path of the endpoint, and the values in it."""
     segments, values = [], {}
     for segment in endpoint.template.split("/"):
         if not segment.startswith("{"):
@@ -97,7 +97,7 @@ def path_of(endpoint: Endpoint, chance: random.Random) -> tuple[str, dict[str, s
 
 
 def parameters_of(endpoint: Endpoint, values: Mapping[str, str], chance: random.Random) -> dict[str, Any]:
-    """Parameters in addition to those of the path. Most of what the schema would refuse is left out again."""
+    """Parameters besides those of the path. Most that the schema would refuse are dropped again."""
     chosen: dict[str, Any] = {}
     for name, schema in endpoint.parameters.items():
         if name in values or chance.random() > (0.12 if schema.get("optional") else 0.95):
@@ -112,7 +112,7 @@ def parameters_of(endpoint: Endpoint, values: Mapping[str, str], chance: random.
 
 
 def odd_json_of(endpoint: Endpoint, values: Mapping[str, str], chance: random.Random) -> dict[str, Any]:
-    """Parameters of any JSON type, of which most have nothing to do with what the endpoint expects."""
+    """Parameters of any JSON type, most of them unrelated to what the endpoint expects."""
     plausible = parameters_of(endpoint, values, chance)
     names = [name for name in endpoint.parameters if name not in values and not name.endswith("[n]")]
     for name in chance.sample(names, min(2, len(names))):

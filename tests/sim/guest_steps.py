@@ -1,4 +1,4 @@
-"""Steps that the tests of making and changing guests share."""
+"""Steps shared by the tests that create and change guests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TEMPLATE = "local:vztmpl/debian-13-standard_13.1-2_amd64.tar.zst"
 
 
 async def put(api: Api, path: str, /, **params: Any) -> Reply:
-    """PUT with the underscores of the names as they are; `delete` and the like are plain names here."""
+    """PUT with any parameter names, such as `delete`."""
     return await api.request("PUT", path, data={key: str(value) for key, value in params.items()})
 
 
 async def create_vm(api: Api, vmid: int = 500, /, **params: Any) -> str:
-    """Make a VM on pve1 and wait; the exit status of its task."""
+    """Create a VM on pve1; returns the exit status of its task."""
     return await api.finish_task(await api.post(VM, vmid=vmid, **params))
 
 
@@ -35,7 +35,7 @@ async def config(api: Api, path: str, **query: Any) -> dict[str, Any]:
 
 
 async def pending(api: Api, path: str) -> dict[str, dict[str, Any]]:
-    """The rows of `pending` that differ from now, by key."""
+    """The rows of `pending` with changes, by key."""
     rows = (await api.get(f"{path}/pending")).data
     return {row["key"]: row for row in rows if "pending" in row or "delete" in row}
 
@@ -68,7 +68,7 @@ def role(api: Api, name: str, *privileges: str) -> str:
 
 
 def import_image(api: Api, name: str = "debian-13.qcow2") -> str:
-    """A cloud image on pve1's `local`, ready to be imported."""
+    """Add a cloud image to pve1's `local`, ready for import."""
     volid = f"local:import/{name}"
     api.cluster.world.storages["local"].add("pve1", Volume(volid, "import", "qcow2", 3 * GIB, GIB, 1))
     return volid

@@ -1,4 +1,4 @@
-"""What the recorded machine answered because of the machine it was, not because it was a PVE.
+"""Answers of the recorded machine that depend on its hardware and setup, not on PVE.
 
 The recordings come from a small single node in a virtual machine without disks of its own, without a journal, without
 a network to the outside and with stand-ins for some system services. Where that shows in an answer, it is listed here,
@@ -23,7 +23,7 @@ class HostSpecific:
     template: str
     place: str
     reason: str
-    only: str = ""  # the section of the recordings where this holds; "" for all
+    only: str = ""  # the section of the recordings; "" for all
 
 
 PLACES: tuple[HostSpecific, ...] = (
@@ -102,7 +102,7 @@ PLACES: tuple[HostSpecific, ...] = (
 
 
 def is_host_specific(template: str, section: str, place: str) -> bool:
-    """Whether an answer of this endpoint may differ at this place."""
+    """Whether an answer of this endpoint may differ at this path."""
     return any(
         fnmatchcase(template, _literal(known.template))
         and fnmatchcase(place, _literal(known.place))

@@ -1,4 +1,4 @@
-"""The cluster that the recordings were taken from, and what happened to it between the recorded sections."""
+"""The cluster of the recordings, and unrecorded events between their sections."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.storage.storages import Storage, StorageSpace, Volume
 from quorate.sim.world import Node, World
 
-# The recorded machine's clock when the first request came in, and how long it had been up.
+# Clock and uptime of the recorded machine at the first request.
 STARTED_AT = 1794773880.0
 _UP_SECONDS = 3500.0
-# When its status daemon looked: the node's uptime in /cluster/resources is 3527 in one answer and 3557 in another.
+# The time of pvestatd's reports: the node's uptime in /cluster/resources is 3527 in one answer and 3557 in another.
 _REPORTS_AT = 7.0
 
 NODE = "pve1"
@@ -31,7 +31,7 @@ _USED = 38536368128
 _FILES_AT = 1794773868
 
 _BARE = OperatingSystem(agent_installed=False, obeys_shutdown=False)
-"""A disk with nothing on it: no agent answers and nobody reacts to the power button."""
+"""An empty disk: no agent answers, and ACPI shutdown has no effect."""
 
 _LIVE_SYSTEM = OperatingSystem("debian", "Debian rig guest", "12", "12", "6.1.0-42-amd64", agent_version="7.2.22")
 
@@ -83,10 +83,10 @@ def interfaces() -> dict[str, Interface]:
 
 
 Ask = Callable[[str, str, dict[str, Any]], Awaitable[Any]]
-"""Sends one request as root's token, waits for its task if it starts one, and gives the data of the answer."""
+"""Sends one request with root's token, waits for its task if any, and returns the data."""
 
 Interlude = Callable[[World, Ask], Awaitable[dict[str, str]]]
-"""Something that happened unrecorded; gives the recorded UPIDs of its tasks with the simulator's own."""
+"""An unrecorded event; returns the recorded UPIDs of its tasks with the simulator's."""
 
 
 async def _empty_disk_in_100(world: World, _ask: Ask) -> dict[str, str]:
@@ -103,7 +103,7 @@ _VM = f"/nodes/{NODE}/qemu/100"
 _CLONE = f"/nodes/{NODE}/qemu/110"
 _CLONED = "UPID:pve1:00007C53:00057C14:6AFA13D5:qmclone:100:root@pam!rig:"
 
-# Snapshots and clones were not recorded, but later answers show the tasks they left and how each of them ended.
+# Snapshots and clones were not recorded, but later answers show their tasks and outcomes.
 _UNRECORDED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("POST", f"{_VM}/snapshot", {"snapname": "live1", "description": "live disk only"}),
     ("POST", f"{_VM}/snapshot", {"snapname": "ram1", "vmstate": 1}),
@@ -146,4 +146,4 @@ INTERLUDES: dict[tuple[str, str], Interlude] = {
     ("get-sweep", "sweep /cluster"): _pool_of_the_sweep,
     ("guest-agent", "start"): _live_system_in_150,
 }
-"""By section and label: what to do right before that request."""
+"""By section and label: events right before that request."""

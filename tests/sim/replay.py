@@ -36,9 +36,9 @@ RECORDINGS = paths.DATA / "recordings.jsonl.gz"
 _UPID = re.compile(r"UPID:[^:]+:[0-9A-F]{8}:[0-9A-F]{8,9}:([0-9A-F]{8}):[^:]+:[^:]*:[^:]+:")
 _BACKUP = re.compile(r"vzdump-(qemu|lxc)-(\d+)-(\d{4}_\d\d_\d\d-\d\d_\d\d_\d\d)")
 
-_PAUSE = 0.2  # what the recorded client needed from one request to the next
+_PAUSE = 0.2  # seconds between two requests of the recorded client
 _LONGEST_TASK = 600.0
-_STUCK_SECONDS = 5.0  # real time after which a request is taken to wait for simulated time
+_STUCK_SECONDS = 5.0  # real seconds after which a request is assumed to wait for simulated time
 
 _FORMATS = {"unknown format": "xml", "extjs format": "extjs", "extjs format error": "extjs"}
 _JSON_BODIES = {
@@ -48,10 +48,10 @@ _JSON_BODIES = {
 _UPLOADS = {"upload iso": "up.iso", "upload bad ext": "up.exe"}
 _UPLOAD_SIZE = 5000
 
-# Requests that followed at once upon one that started work without telling a UPID.
+# Requests that followed immediately after one that started work without a UPID.
 _AT_ONCE = {("lxc", "config 210")}
 
-# Seconds that the recorded client let pass before a request, waiting for something to come up.
+# Seconds that the recorded client waited before a request.
 _WAITS = {("guest-agent", "ping"): 11.0}
 
 
@@ -70,13 +70,13 @@ class Recording:
 
     @property
     def template(self) -> str:
-        """The endpoint's path with its placeholders, or the path itself if there is no such endpoint."""
+        """The endpoint's path template, or the path itself if there is no such endpoint."""
         match = facts("9.1.8").find(self.method, self.path.replace("%3A", ":").replace("%40", "@").replace("%21", "!"))
         return self.path if match is None else match.endpoint.template
 
     @property
     def sees_running_task(self) -> bool:
-        """Whether the answer shows a task at work, so that no time may pass before it."""
+        """Whether the answer shows a running task, so that no time may pass before it."""
         body = self.answer.body
         data = body.get("data") if isinstance(body, dict) else None
         if self.path.endswith("/status") and isinstance(data, dict) and "upid" in data:
@@ -85,7 +85,7 @@ class Recording:
 
     @property
     def time(self) -> int | None:
-        """When it was sent, where the answer tells: a task began with it."""
+        """When it was sent, if its answer has the start of a task."""
         body = self.answer.body
         data = body.get("data") if isinstance(body, dict) else None
         match = _UPID.fullmatch(data) if isinstance(data, str) else None
@@ -94,7 +94,7 @@ class Recording:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the simulator made of one recorded request."""
+    """The result of one recorded request in the simulator."""
 
     recording: Recording
     answer: Response
@@ -106,13 +106,13 @@ class Outcome:
 
     @property
     def missing(self) -> bool:
-        """Whether the simulator has no such endpoint yet."""
+        """Whether the simulator lacks the endpoint."""
         return self.answer.status == 501 and self.recording.answer.status != 501
 
 
 @dataclass(slots=True)
 class Names:
-    """What the recorded world and the simulated one call differently."""
+    """Names that differ between the recorded and the simulated world."""
 
     upids: dict[str, str] = field(default_factory=dict)
     processes: dict[int, int] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Names:
     backups: dict[str, str] = field(default_factory=dict)
 
     def translate(self, text: str) -> str:
-        """A recorded text in the words of the simulated world."""
+        """Translate a recorded text to the names of the simulated world."""
         for known in (self.upids, self.jobs, self.backups):
             for recorded, own in known.items():
                 text = text.replace(recorded, own).replace(quote(recorded, safe=""), quote(own, safe=""))
@@ -153,7 +153,7 @@ class Replay:
         self._backup_dates = _backup_dates()
         self._ticket = ("", "")
         self._alice = TOKEN_SECRET
-        self._last_seen = (STARTED_AT, clock.now())  # one moment in recorded and in simulated time
+        self._last_seen = (STARTED_AT, clock.now())  # the same moment in recorded and in simulated time
 
     async def run(self) -> list[Outcome]:
         return [await self._replay(recording) for recording in recordings()]
@@ -189,7 +189,7 @@ class Replay:
             waited += 0.25
 
     async def _do(self, method: str, path: str, params: dict[str, Any]) -> Any:
-        """Something that was not recorded but has to happen, up to its end."""
+        """Run an unrecorded event to its end."""
         unrecorded = Recording(-1, "", path, method, path, params, "token root@pam!rig", Response(200, "OK", None))
         answer = await self._ask(unrecorded)
         assert answer.status == 200, f"{method} {path} {params}: {answer.status} {answer.reason}"
@@ -248,7 +248,7 @@ class Replay:
         return {"Authorization": auth.replace("<secret>", "00000000-0000-4000-8000-000000000000")}
 
     def _learn(self, recording: Recording, answer: Response) -> None:
-        """Remember how this world calls what the recorded answer names."""
+        """Learn this world's names for those in the recorded answer."""
         if not isinstance(recording.answer.body, dict) or not isinstance(answer.body, dict):
             return
         then, now = recording.answer.body.get("data"), answer.body.get("data")
@@ -265,7 +265,7 @@ class Replay:
             self._names.jobs |= {old["id"]: new["id"] for old, new in zip(then, now, strict=False)}
 
     def _learn_backups(self) -> None:
-        """The n-th recorded backup of a guest is the n-th that this world made of it."""
+        """Match the n-th recorded backup of a guest with the n-th of this world."""
         own: dict[tuple[str, str], set[str]] = {}
         for storage in self._cluster.world.storages.values():
             for space in storage.spaces.values():
@@ -291,7 +291,7 @@ def _upload(filename: str) -> aiohttp.MultipartWriter:
     form.add_field("filename", bytes(_UPLOAD_SIZE), filename=filename, content_type="application/octet-stream")
     body = form()
     assert isinstance(body, aiohttp.MultipartWriter)
-    for part in body:  # PVE's server wants the disposition of a file before its type
+    for part in body:  # PVE's server expects Content-Disposition before Content-Type
         part[0].headers["Content-Type"] = part[0].headers.pop("Content-Type")
     return body
 
@@ -320,7 +320,7 @@ def by_section(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def report(outcomes: Sequence[Outcome], section: str | None, *, verbose: bool) -> Iterator[str]:
-    """Each disagreement in two lines, then the agreements of every section."""
+    """Each difference in two lines, then the agreement by section."""
     for outcome in outcomes:
         if not outcome.agrees and section in (None, outcome.recording.section):
             yield from _describe(outcome, verbose=verbose)

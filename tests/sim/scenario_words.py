@@ -1,4 +1,4 @@
-"""The words of the recorded scenarios: placeholders for what two worlds call differently, and when answers agree."""
+"""Placeholders of the recorded scenarios, and rules for when answers agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATTERNS = (
     (re.compile(r"(invalid calendar event '.*?') - [^\n]*"), r"\1 - <parser>"),
     (re.compile(r"Name or service not known"), "<not resolved>"),
 )
-_MEASURED = (  # in task logs: how long, how fast and how much, which no two runs share
+_MEASURED = (  # durations, rates and amounts in task logs, which differ in every run
     (re.compile(r"\d[\d.,]*\s?(?:[KMGT]i?B|bytes|B)/s(?:ec)?"), "<rate>"),
     (re.compile(r"(in|after|time:) (?:<?\d[\d.]*)(s| seconds)(?: \(<rate>\))?"), r"\1 <duration>"),
     (re.compile(r"(Total bytes (?:read|written)): \d+ \([\d.]+MiB, <rate>\)"), r"\1 <amount>"),
@@ -60,7 +60,7 @@ class Words:
         self._template_file = names["<template>"].rpartition("/")[2]
 
     def spell(self, text: str) -> str:
-        """Placeholders become this world's names."""
+        """Replace placeholders with this world's names."""
         if text == "~" or text.startswith("~/"):
             text = f"/nodes/<node>{text[1:]}"
         for placeholder, name in self._spelled.items():
@@ -74,7 +74,7 @@ class Words:
         return " ".join(self._read_text(part) for part in match.groups()).replace("!rig", "!<token>")
 
     def read(self, value: Any) -> Any:
-        """An answer in the words of the recordings."""
+        """Translate an answer to the placeholders of the recordings."""
         if isinstance(value, str):
             return self._read_text(value)
         if isinstance(value, bool):
@@ -106,7 +106,7 @@ class Words:
 
 
 def texts_agree(expected: str, given: str) -> bool:
-    """Whether two messages are the same, whatever two worlds must differ in."""
+    """Whether two messages agree, apart from differences between worlds."""
     return _plain(expected) == _plain(given)
 
 
@@ -130,7 +130,7 @@ def _log_line(line: str) -> str:
 
 
 def errors_agree(expected: Mapping[str, str], given: Mapping[str, str]) -> bool:
-    """The lines of an error come in no fixed order."""
+    """Whether two errors agree; their lines come in no fixed order."""
     if expected.keys() != given.keys():
         return False
     return all(text in _ANYTHING or _parts(text) == _parts(given[name]) for name, text in expected.items())
@@ -154,14 +154,14 @@ def kind_of(value: Any) -> str:
 
 
 def shapes_differ(expected: Any, data: Any, values: Any, *, narrow: bool) -> str:
-    """Where the keys and kinds of the data are not the recorded ones; lists were cut down to what the scenario made."""
+    """Differences in keys and types; recorded lists only have what the scenario created."""
     if isinstance(data, list) and isinstance(values, list) and all(isinstance(row, dict) for row in values):
         data = data if narrow else own_rows(values, data)
     return "; ".join(_differ(expected, data, "data"))
 
 
 def own_rows(values: list[Any], rows: list[Any]) -> list[Any]:
-    """The rows of a list that the recording kept, by what they are called."""
+    """The rows of a list that are in the recording, by name."""
     identity = next((key for key in _IDENTITIES if values and key in values[0]), None)
     if identity is None:
         return [row for row in rows if any(not _values_differ(value, row, "") for value in values)]
@@ -169,39 +169,39 @@ def own_rows(values: list[Any], rows: list[Any]) -> list[Any]:
     return [row for row in rows if json.dumps(row.get(identity)) in names]
 
 
-def _differ(expected: Any, data: Any, place: str) -> list[str]:
+def _differ(expected: Any, data: Any, path: str) -> list[str]:
     if isinstance(expected, dict):
-        return _objects_differ(expected, data, place)
+        return _objects_differ(expected, data, path)
     if isinstance(expected, list):
-        return _lists_differ(expected, data, place)
+        return _lists_differ(expected, data, path)
     if expected == "UPID":
-        return [] if isinstance(data, str) and data.startswith("<UPID ") else [f"{place}: UPID -> {_shown(data)}"]
+        return [] if isinstance(data, str) and data.startswith("<UPID ") else [f"{path}: UPID -> {_render(data)}"]
     own = kind_of(data)
     if expected != own and not (expected == "number" and isinstance(data, str) and data.startswith("<id")):
-        return [f"{place}: {expected} -> {own}"]
+        return [f"{path}: {expected} -> {own}"]
     return []
 
 
-def _objects_differ(expected: dict[str, Any], data: Any, place: str) -> list[str]:
+def _objects_differ(expected: dict[str, Any], data: Any, path: str) -> list[str]:
     if not isinstance(data, dict):
-        return [f"{place}: object -> {_shown(data)}"]
-    found = [f"{place}.{key}: missing" for key in sorted(expected.keys() - data.keys())]
-    found += [f"{place}.{key}: not in PVE's answer" for key in sorted(data.keys() - expected.keys())]
+        return [f"{path}: object -> {_render(data)}"]
+    found = [f"{path}.{key}: missing" for key in sorted(expected.keys() - data.keys())]
+    found += [f"{path}.{key}: not in PVE's answer" for key in sorted(data.keys() - expected.keys())]
     for key in sorted(expected.keys() & data.keys()):
-        found += _differ(expected[key], data[key], f"{place}.{key}")
+        found += _differ(expected[key], data[key], f"{path}.{key}")
     return found
 
 
-def _lists_differ(expected: list[Any], data: Any, place: str) -> list[str]:
+def _lists_differ(expected: list[Any], data: Any, path: str) -> list[str]:
     if not isinstance(data, list):
-        return [f"{place}: list -> {_shown(data)}"]
+        return [f"{path}: list -> {_render(data)}"]
     if expected == ["empty"]:
-        return [] if not data else [f"{place}: empty -> {_shown(data)}"]
+        return [] if not data else [f"{path}: empty -> {_render(data)}"]
     if not data:
-        return [f"{place}: list -> empty"]
+        return [f"{path}: list -> empty"]
     if _are_rows(expected) and all(isinstance(row, dict) for row in data):
-        return _rows_differ(expected[0], data, place)
-    best = (min((_differ(one, item, f"{place}.[]") for one in expected), key=len) for item in data)
+        return _rows_differ(expected[0], data, path)
+    best = (min((_differ(one, item, f"{path}.[]") for one in expected), key=len) for item in data)
     return [told[0] for told in best if told][:3]
 
 
@@ -211,20 +211,20 @@ def _are_rows(expected: list[Any]) -> bool:
     )
 
 
-def _rows_differ(expected: dict[str, Any], rows: list[dict[str, Any]], place: str) -> list[str]:
+def _rows_differ(expected: dict[str, Any], rows: list[dict[str, Any]], path: str) -> list[str]:
     found = []
     for key in sorted(expected.keys() | {key for row in rows for key in row}):
         having = [row[key] for row in rows if key in row]
         if key not in expected:
-            found.append(f"{place}.[].{key}: not in PVE's answer")
+            found.append(f"{path}.[].{key}: not in PVE's answer")
         elif not having:
-            found.append(f"{place}.[].{key}: missing")
+            found.append(f"{path}.[].{key}: missing")
         elif expected[key]["always"] != (len(having) == len(rows)):
-            found.append(f"{place}.[].{key}: {'always' if expected[key]['always'] else 'not always'} there")
+            found.append(f"{path}.[].{key}: {'always' if expected[key]['always'] else 'not always'} there")
         else:
             kinds = _alternatives(expected[key]["is"])
             for value in having:
-                told = min((_differ(kind, value, f"{place}.[].{key}") for kind in kinds), key=len)
+                told = min((_differ(kind, value, f"{path}.[].{key}") for kind in kinds), key=len)
                 found += [one for one in told if one not in found]
     return found
 
@@ -242,7 +242,7 @@ def values_differ(expected: Any, data: Any, part: str | None, *, narrow: bool) -
 
     A narrow request asks for what the scenario made and nothing else, so that there must be no further rows.
     """
-    if isinstance(expected, bool):  # whether some key is there, which the shape says as well
+    if isinstance(expected, bool):  # presence of a key, which the shape covers as well
         return ""
     if isinstance(data, dict) and isinstance(data.get(part), dict | list):
         data = data[part]
@@ -256,7 +256,7 @@ def values_differ(expected: Any, data: Any, part: str | None, *, narrow: bool) -
 
 
 def _is_projected(expected: Any, data: Any) -> bool:
-    """Whether the recording kept another form of the data, such as the keys of an object."""
+    """Whether the recording has a projection of the data, such as the keys of an object."""
     return kind_of(expected) != kind_of(data) or isinstance(expected, list)
 
 
@@ -283,27 +283,27 @@ def _lists_of_values_differ(expected: list[dict[str, Any]], rows: list[Any]) -> 
     return "; ".join(told)
 
 
-def _values_differ(expected: Any, data: Any, place: str) -> str:
+def _values_differ(expected: Any, data: Any, path: str) -> str:
     if expected in _ANYTHING if isinstance(expected, str) else False:
-        return "" if data is not None else f"{place}: missing"
+        return "" if data is not None else f"{path}: missing"
     if isinstance(expected, dict) and isinstance(data, dict):
-        told = (_values_differ(value, data.get(key), f"{place}.{key}") for key, value in expected.items())
+        told = (_values_differ(value, data.get(key), f"{path}.{key}") for key, value in expected.items())
         return "; ".join(one for one in told if one)
     if isinstance(expected, list) and isinstance(data, list):
         if len(expected) != len(data):
-            return f"{place}: {_shown(expected)} -> {_shown(data)}"
+            return f"{path}: {_render(expected)} -> {_render(data)}"
         left = list(data)
         for value in expected:
-            match = next((row for row in left if not _values_differ(value, row, place)), None)
+            match = next((row for row in left if not _values_differ(value, row, path)), None)
             if match is None:
-                return f"{place}: {_shown(expected)} -> {_shown(data)}"
+                return f"{path}: {_render(expected)} -> {_render(data)}"
             left.remove(match)
         return ""
     if isinstance(expected, str) and isinstance(data, str):
         same = expected.replace("<time>:<time>", "<MAC>") == data
     else:
         same = type(expected) is type(data) and expected == data
-    return "" if same else f"{place}: {_shown(expected)} -> {_shown(data)}"
+    return "" if same else f"{path}: {_render(expected)} -> {_render(data)}"
 
 
 def _leaves(value: Any) -> set[str]:
@@ -314,5 +314,5 @@ def _leaves(value: Any) -> set[str]:
     return {part for part in str(value).split("\n") if part}
 
 
-def _shown(value: Any) -> str:
+def _render(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)[:300]

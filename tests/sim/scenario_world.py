@@ -1,4 +1,4 @@
-"""The PVE that the scenarios were run on, and what each scenario found there or had done unrecorded."""
+"""The PVE of the scenarios: its initial state, and unrecorded events of each scenario."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Key = tuple[str, str]
 
 
 def scenario_cluster(clock: ManualClock) -> SimulatedCluster:
-    """One node with two directories and a btrfs, as every scenario found it."""
+    """One node with two directory storages and a btrfs one, the start of every scenario."""
     cluster = SimulatedCluster(clock=clock, auth_delay=0.0, build=_build)
     del cluster.world.access.users["root@pam"].tokens["quorate"]
     return cluster
@@ -76,7 +76,7 @@ def _build(world: World) -> None:
 
 
 def vm(number: int, **options: Any) -> Step:
-    """A small machine that is there when a scenario begins."""
+    """A small VM that exists when a scenario starts."""
     return "POST", "~/qemu", {"vmid": f"<id{number}>", "kvm": 0, "memory": 64, **options}
 
 
@@ -94,7 +94,7 @@ def snapshot(number: int, name: str, **options: Any) -> Step:
 
 
 def grant(path: str, privileges: str, role: str) -> tuple[Step, ...]:
-    """The user of the scenario about rights may do just this at a path from now on."""
+    """Grant the user of the privileges scenario exactly these privileges on a path."""
     return (
         ("POST?", "/access/roles", {"roleid": role}),
         ("PUT", f"/access/roles/{role}", {"privs": privileges}),
@@ -237,7 +237,7 @@ BACKGROUNDS: dict[Key, dict[int, tuple[Step, ...]]] = {
 
 
 def rights_before(key: Key, label: str | None) -> tuple[Step, ...]:
-    """The scenario about rights names in its labels what the user may do."""
+    """The grants of the privileges scenario, from its labels."""
     if key != _RIGHTS or label is None or " {" not in label:
         return ()
     return grant("/vms/<id0>", label.partition(" {")[0], "difrole")

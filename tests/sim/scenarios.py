@@ -47,7 +47,7 @@ ASPECTS = ("status", "reason", "errors", "shape", "values", "task")
 _PAUSE = 0.2
 _LONGEST_TASK = 900.0
 _STUCK_SECONDS = 0.4  # real time after which a request is taken to wait for simulated time
-_STATUS_ROUND = 12.0  # what the recording waited before it looked at what the status daemon collects
+_STATUS_ROUND = 12.0  # how long the recording waited for data of pvestatd
 _ROOT = {"Authorization": f"PVEAPIToken=root@pam!rig={TOKEN_SECRET}"}
 _BAD_SECRET = "99999999-2222-4333-8444-555555555555"
 _CREDENTIALS: tuple[dict[str, str], ...] = (
@@ -64,7 +64,7 @@ _CREDENTIALS: tuple[dict[str, str], ...] = (
 )  # fmt: skip
 _USERS = {"a token without any right": "difu7@pve!bare", "rights piece by piece": "difu9@pve!key"}
 _FORMATS = {("verbs and paths", 17): "xml", ("verbs and paths", 18): "html"}
-_RAW_PATHS = range(19, 24)  # of the scenario about verbs and paths
+_RAW_PATHS = range(19, 24)  # of the scenario for methods and paths
 _MADE_UP = {"<when>": "2026_01_01-00_00_00", "<sha256>": "a" * 64, "<uuid>": "9a5d2b5c-3f0e-4d5b-8a76-1f2e3d4c5b6a"}
 
 
@@ -90,7 +90,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the simulator made of one step: in which aspects its answer differs, in words."""
+    """The result of one step: the differences by aspect."""
 
     recorded: Recorded
     differences: dict[str, str]
@@ -137,7 +137,7 @@ class Run:
 
     async def _step(self, recorded: Recorded) -> Outcome:
         row = recorded.row
-        await self._unrecorded(recorded)
+        await self._apply_unrecorded(recorded)
         if row["request"].startswith(("GET /cluster/resources", "GET /pools")) and "maxmem" in json.dumps(row["shape"]):
             await self._pass(_STATUS_ROUND)
         method, _, path = row["request"].partition(" ")
@@ -153,7 +153,7 @@ class Run:
         self._learn(path, given)
         return self._compare(recorded, given)
 
-    async def _unrecorded(self, recorded: Recorded) -> None:
+    async def _apply_unrecorded(self, recorded: Recorded) -> None:
         for step in BACKGROUNDS.get(self.key, {}).get(recorded.step, ()):
             await self._do(step)
         for step in rights_before(self.key, recorded.row.get("label")):
@@ -161,7 +161,7 @@ class Run:
         await self._clear_the_way(recorded)
 
     async def _clear_the_way(self, recorded: Recorded) -> None:
-        """What a scenario creates over and over was removed each time, unrecorded."""
+        """Remove what a scenario creates repeatedly; the recording did so without a step."""
         row = recorded.row
         match = re.fullmatch(r"POST ~/(qemu|lxc)", row["request"])
         vmid = self.words.spell(str(row["params"].get("vmid", "")))
@@ -226,7 +226,7 @@ class Run:
         return self.upids.get(words) or f"UPID:{NODE}:00000001:00000001:60000000:{kind}:{target}:{user}:"
 
     def _spell(self, text: str) -> str:
-        """A recorded text in the words of this world."""
+        """Translate a recorded text to this world's names."""
         spelled = self.words.spell(text)
         backup = re.search(r"vzdump-(\w+)-(\d+)-<when>", spelled)
         if backup is not None:
@@ -253,7 +253,7 @@ class Run:
                 yield from self._texts(name, item, path, recorded)
             return
         text = str(value)
-        if text == "<string>":  # a digest: the one last read if it was taken, any other if it was refused
+        if text == "<string>":  # a digest: the last one read if it was accepted, any other if it was refused
             fits = recorded is not None and recorded.row["status"] == 200 and "task" not in recorded.row
             yield self.digests.get(path, "0" * 40) if fits else "f" * 40
         elif text == "<number>":
@@ -385,7 +385,7 @@ class Run:
 
 
 def _is_narrow(row: Mapping[str, Any]) -> bool:
-    """Whether the request asks for what the scenario made and for nothing else."""
+    """Whether the request only covers objects of the scenario."""
     return "<id" in row["request"] or "vmid" in row["params"] or "firewall/groups/" in row["request"]
 
 
@@ -411,7 +411,7 @@ def play(only: str = "") -> list[Outcome]:
 
 
 def agreement(outcomes: Sequence[Outcome]) -> dict[str, tuple[int, int]]:
-    """By aspect: how many steps agree, of how many that have it."""
+    """By aspect: the number of steps that agree, and of all that have it."""
     found = {}
     for aspect in ASPECTS:
         having = [outcome for outcome in outcomes if _has(outcome.recorded.row, aspect)]

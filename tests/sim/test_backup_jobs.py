@@ -1,4 +1,4 @@
-"""Backup jobs: their schedules, what they include, and the guests that none includes."""
+"""Backup jobs: schedules, selections, and guests that no job includes."""
 
 from __future__ import annotations
 

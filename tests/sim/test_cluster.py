@@ -1,4 +1,4 @@
-"""The cluster as a whole: size, trust, endpoints, and running on its own."""
+"""The cluster: size, certificates, endpoints, and `quorate sim`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo cluster tells one story, whichever tool shows it."""
+"""The demo cluster is consistent across tools."""
 
 import base64
 import io

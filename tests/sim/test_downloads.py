@@ -1,4 +1,4 @@
-"""Downloads without an internet: a catalogue of known images, and errors in wget's words for the rest."""
+"""Downloads without internet: a catalog of known images, and wget's errors for the rest."""
 
 from __future__ import annotations
 

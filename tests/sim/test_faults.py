@@ -1,4 +1,4 @@
-"""Faults on purpose, nodes that are down, and a cluster without quorum."""
+"""Injected faults, nodes that are down, and a cluster without quorum."""
 
 from __future__ import annotations
 

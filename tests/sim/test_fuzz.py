@@ -1,4 +1,4 @@
-"""Whatever is asked, the simulator answers as PVE would: a status, a reason, a body; never a defect of its own."""
+"""Any request gets an answer of PVE's form; the simulator never crashes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OF_PYTHON = re.compile(
 )
 _MANY = range(1, 1 + sweep_size(4, 11))
 _WALKS = pytest.mark.parametrize("seeds", [range(1), pytest.param(_MANY, marks=pytest.mark.thorough)], ids=str)
-"""A walk passes every endpoint there is."""
+"""Every run covers all endpoints."""
 
 
 def complaints(reply: Reply) -> Iterator[str]:
-    """What PVE would not have answered."""
+    """Answers that PVE would not give."""
     if reply.status not in _STATUSES:
         yield f"status {reply.status}"
     if _OF_PYTHON.search(f"{reply.reason} {reply.body}"):
@@ -58,7 +58,7 @@ def _complaints_about_refusal(reply: Reply) -> Iterator[str]:
         yield "a map of errors belongs to refused parameters, and to nothing else"
 
 
-async def _walked(endpoints: list[Endpoint], seed: int, *, as_json: bool = False) -> list[str]:
+async def _fuzz_endpoints(endpoints: list[Endpoint], seed: int, *, as_json: bool = False) -> list[str]:
     async with asking() as asker:
         return await _walk(asker, endpoints, seed, as_json=as_json)
 
@@ -77,17 +77,17 @@ async def _walk(asker: Asker, endpoints: list[Endpoint], seed: int, *, as_json: 
         if chance.random() < 0.05:
             await asker.clock.advance(chance.choice((0.5, 5.0, 60.0)))
     await asker.finish_tasks()
-    found += [f"{task.upid} crashed" for task in _crashed(asker)]
+    found += [f"{task.upid} crashed" for task in _crashed_tasks(asker)]
     return found
 
 
-def _crashed(asker: Asker) -> Iterator[Task]:
+def _crashed_tasks(asker: Asker) -> Iterator[Task]:
     tasks = asker.world.tasks
     for node in asker.world.nodes:
         yield from (task for task in tasks.newest_first(node) if task.exitstatus == "unexpected status")
 
 
-def _implemented() -> list[Endpoint]:
+def _implemented_endpoints() -> list[Endpoint]:
     known = all_routes()
     return [
         endpoint
@@ -100,15 +100,15 @@ def _implemented() -> list[Endpoint]:
 @_WALKS
 def test_garbage_at_any_endpoint_gets_an_answer_of_pve(seeds: range):
     for seed in seeds:
-        assert asyncio.run(_walked(_implemented(), seed)) == []
+        assert asyncio.run(_fuzz_endpoints(_implemented_endpoints(), seed)) == []
 
 
 @pytest.mark.thorough
 @_WALKS
 def test_json_of_any_type_gets_an_answer_of_pve(seeds: range):
-    changes = [endpoint for endpoint in _implemented() if endpoint.method in ("POST", "PUT")]
+    changes = [endpoint for endpoint in _implemented_endpoints() if endpoint.method in ("POST", "PUT")]
     for seed in seeds:
-        assert asyncio.run(_walked(changes, seed, as_json=True)) == []
+        assert asyncio.run(_fuzz_endpoints(changes, seed, as_json=True)) == []
 
 
 @settings(

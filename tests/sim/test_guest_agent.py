@@ -1,4 +1,4 @@
-"""The guest agent of VMs: preconditions, commands, files, and what it refuses."""
+"""The guest agent of VMs: preconditions, commands, files and refusals."""
 
 from __future__ import annotations
 

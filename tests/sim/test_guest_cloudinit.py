@@ -1,4 +1,4 @@
-"""Cloud-init settings and what the VM would find on its drive."""
+"""Cloud-init settings and the contents of the drive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making VMs and containers."""
+"""Creating VMs and containers."""
 
 from __future__ import annotations
 

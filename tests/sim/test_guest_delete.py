@@ -1,4 +1,4 @@
-"""Removing guests."""
+"""Deleting guests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growing and moving disks."""
+"""Resizing and moving disks."""
 
 from __future__ import annotations
 

@@ -375,17 +375,17 @@ def test_waiting_for_the_task_gives_nothing_its_error_or_its_upid() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
 
-            async def waited(**params: Any) -> Reply:
+            async def update_and_wait(**params: Any) -> Reply:
                 call = asyncio.ensure_future(api.post(f"{_TEST_VM}/config", background_delay=5, **params))
                 while not call.done():
                     await asyncio.sleep(0.01)
                     await api.clock.advance(0.5)
                 return call.result()
 
-            done = await waited(cores=2)
-            failed = await waited(ide2="local:iso/nope.iso,media=cdrom")
+            done = await update_and_wait(cores=2)
+            failed = await update_and_wait(ide2="local:iso/nope.iso,media=cdrom")
             _guest(api, 108).lock_file_held = True
-            busy = await waited(cores=3)
+            busy = await update_and_wait(cores=3)
             assert done.body == {"data": None}
             assert failed.reason == "failed to update VM 108: volume 'local:iso/nope.iso' does not exist"
             assert ":qmconfig:108:" in busy.data

@@ -9,7 +9,7 @@ from tests.sim.consistency import at_rest
 
 RESOURCES = "/cluster/ha/resources"
 RULES = "/cluster/ha/rules"
-MANAGED = "/nodes/pve1/qemu/101"  # running, on shared storage, looked after from the beginning
+MANAGED = "/nodes/pve1/qemu/101"  # running, on shared storage, under HA from the start
 
 
 async def state_of(api: Api, sid: str) -> str:

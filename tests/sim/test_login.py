@@ -1,4 +1,4 @@
-"""Who is calling: tokens, tickets, CSRF tokens."""
+"""Authentication: tokens, tickets, CSRF tokens."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_second_factor_makes_a_login_two_steps() -> None:
             assert "cap" not in first
             assert (await root.get("/access/users/alice@pve")).data["keys"] == "x"
             half = nobody.as_nobody(Cookie=f"PVEAuthCookie={quote(first['ticket'], safe='')}")
-            assert (await half.get("/version")).status == 401  # half a ticket opens nothing
+            assert (await half.get("/version")).status == 401  # a challenge ticket grants no access
             second = {**alice, "tfa-challenge": first["ticket"], "password": f"recovery:{keys[0]}"}
             assert "NeedTFA" not in (await nobody.post("/access/ticket", **second)).data
             assert (await nobody.post("/access/ticket", **second)).status == 401  # each key works once

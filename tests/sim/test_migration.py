@@ -1,4 +1,4 @@
-"""Migration: what prevents it, and what moves."""
+"""Migration: obstacles, and what moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests next to the recorded ones: what PVE's code makes of other values, other orders and other guests.
+"""Variations of recorded requests: other values, orders and guests, checked against PVE's code.
 
 Each story runs in a world of its own. A step is `METHOD path`, its parameters and the outcome: `ok`, a refusal
 (`500 text`, `400 parameter: text`), the end of the task (`task text`), or what the answer has to contain.

@@ -1,4 +1,4 @@
-"""Care of a node: settings, services, packages, certificates, logs, hardware, consoles."""
+"""Administration of a node: settings, services, packages, certificates, logs, hardware, consoles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disks of a node: health, and storages made of them."""
+"""The disks of a node: health, and storages on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.api_client import Api, run, simulated_api
 DISKS = "/nodes/pve1/disks"
 
 
-async def unused(api: Api) -> list[str]:
+async def unused_disks(api: Api) -> list[str]:
     return [row["devpath"] for row in (await api.get(f"{DISKS}/list", type="unused")).data]
 
 
@@ -21,7 +21,7 @@ def test_the_list_tells_used_from_unused():
             rows = {row["devpath"]: row for row in (await api.get(f"{DISKS}/list")).data}
             assert rows["/dev/nvme0n1"]["used"] == "BIOS boot"
             assert rows["/dev/sda"]["used"] == "ZFS"
-            assert await unused(api) == ["/dev/sdc", "/dev/sdd"]
+            assert await unused_disks(api) == ["/dev/sdc", "/dev/sdd"]
             parts = (await api.get(f"{DISKS}/list", **{"include-partitions": 1})).data
             assert {"/dev/nvme0n1p3", "/dev/sda1"} <= {row["devpath"] for row in parts}
 
@@ -75,7 +75,7 @@ def test_a_storage_is_made_of_an_empty_disk_and_removed_again(
             made = await api.post(f"{DISKS}/{kind}", name="fresh", add_storage=1, **params)
             assert f":{task}:fresh:" in made.data
             assert await api.finish_task(made) == "OK"
-            assert "/dev/sdc" not in await unused(api)
+            assert "/dev/sdc" not in await unused_disks(api)
             row = (await api.get("/nodes/pve1/storage/fresh/status")).data
             assert row["type"] == storage
             assert row["total"] > 1_000_000_000_000
@@ -84,7 +84,7 @@ def test_a_storage_is_made_of_an_empty_disk_and_removed_again(
             more = "&volume-group=fresh" if kind == "lvmthin" else ""
             gone = await api.delete(f"{DISKS}/{kind}/fresh?cleanup-config=1&cleanup-disks=1{more}")
             assert await api.finish_task(gone) == "OK"
-            assert await unused(api) == ["/dev/sdc", "/dev/sdd"]
+            assert await unused_disks(api) == ["/dev/sdc", "/dev/sdd"]
             assert "fresh" not in api.cluster.world.storages
 
     run(check())

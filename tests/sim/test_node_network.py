@@ -1,4 +1,4 @@
-"""The network of a node: edits wait in a file until they are applied or reverted."""
+"""The network of a node: changes are pending until applied or reverted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_setting_can_be_deleted_and_the_list_filtered():
             assert {row["type"] for row in (await api.get(NET, type="any_bridge")).data} == {"bridge"}
             assert (await api.get(NET, type="bond")).data == []
             seen = (await api.as_token("alice@pve!ci").get(NET)).data
-            assert {row["type"] for row in seen} == {"eth"}  # bridges are for those who may use them
+            assert {row["type"] for row in seen} == {"eth"}  # bridges are visible to those who may use them
 
     run(check())
 

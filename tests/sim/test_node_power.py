@@ -1,4 +1,4 @@
-"""Nodes that reboot, shut down and are woken."""
+"""Reboot, shutdown and wake-up of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of checks of a request, and the form of what comes back."""
+"""The order of checks of a request, and the form of answers."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_login_comes_before_routing() -> None:
     run(scenario())
 
 
-def _not_simulated() -> Endpoint:
-    """An endpoint of PVE that could be called without any parameter, if the simulator had it."""
+def _unimplemented_endpoint() -> Endpoint:
+    """An endpoint without required parameters that the simulator does not implement."""
     for endpoint in facts(NEWEST).endpoints():
         open_to_all = endpoint.permission is not None and "{" not in endpoint.template
         if open_to_all and (endpoint.method, endpoint.template) not in all_routes() and not endpoint.check({}):
@@ -76,7 +76,7 @@ def test_a_wrong_verb_and_a_part_of_the_api_that_is_not_simulated_are_both_not_i
         async with simulated_api() as api:
             wrong = await api.delete("/version")
             assert wrong.reason == "Method 'DELETE /version' not implemented"
-            absent = _not_simulated()
+            absent = _unimplemented_endpoint()
             reply = await api.request(absent.method, absent.template)
             assert reply.reason == f"Method '{absent.method} {absent.template}' not implemented"
 

@@ -1,4 +1,4 @@
-"""Pools: made, filled, moved between, emptied, deleted."""
+"""Creating, changing and deleting pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The widely used Python client `proxmoxer`, unchanged, against the simulator."""
+"""The Python client `proxmoxer` against the simulator."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Cluster:
 
     async def use(self, work: Callable[[ProxmoxAPI], _Result], **login: Any) -> _Result:
         """Log in (by default with the token) and let `work` use the client in a thread."""
-        running = asyncio.ensure_future(asyncio.to_thread(self._connected, work, login))
+        running = asyncio.ensure_future(asyncio.to_thread(self._run_connected, work, login))
         while not (await asyncio.wait({running}, timeout=0.005))[0]:
             await self._clock.advance(0.25)
         return running.result()
 
-    def _connected(self, work: Callable[[ProxmoxAPI], _Result], login: dict[str, Any]) -> _Result:
+    def _run_connected(self, work: Callable[[ProxmoxAPI], _Result], login: dict[str, Any]) -> _Result:
         user, _, name = self.sim.token_id.partition("!")
         token = {"user": user, "token_name": name, "token_value": self.sim.token_secret}
         host = self.sim.url.removeprefix("https://")

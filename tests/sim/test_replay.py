@@ -45,14 +45,14 @@ def test_the_document_shows_the_figures_of_today(outcomes: list[Outcome]):
     assert document_part() == generated_part(outcomes)
 
 
-def compared(recorded: object, given: object, *, template: str = "/version") -> list[str]:
+def compare(recorded: object, given: object, *, template: str = "/version") -> list[str]:
     return differences(
         SentRequest(template, ""), Response(200, "OK", recorded), Response(200, "OK", given), lambda text: text
     )
 
 
 def test_equal_shapes_agree_whatever_the_values():
-    assert compared({"data": [{"a": 1}, {"b": "x"}]}, {"data": [{"a": 0.5, "b": ""}]}) == []
+    assert compare({"data": [{"a": 1}, {"b": "x"}]}, {"data": [{"a": 0.5, "b": ""}]}) == []
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_equal_shapes_agree_whatever_the_values():
     ],
 )
 def test_a_difference_is_told(recorded: object, given: object, told: str):
-    assert told in compared(recorded, given)
+    assert told in compare(recorded, given)
 
 
 def test_another_status_or_reason_is_told():
@@ -79,19 +79,19 @@ def test_another_status_or_reason_is_told():
 def test_another_type_or_outcome_of_a_task_is_told():
     start = "UPID:pve1:00000001:00000001:60000000:qmstart:100:root@pam:"
     stop = "UPID:pve1:00000002:00000002:60000000:qmstop:100:root@pam:"
-    assert compared({"data": start}, {"data": start.replace("00000001", "000000FF")}) == []
-    assert compared({"data": start}, {"data": stop})[0].startswith("task ")
+    assert compare({"data": start}, {"data": start.replace("00000001", "000000FF")}) == []
+    assert compare({"data": start}, {"data": stop})[0].startswith("task ")
     status = "/nodes/{node}/tasks/{upid}/status"
     ended, failed = {"data": {"exitstatus": "OK"}}, {"data": {"exitstatus": "no"}}
-    assert compared(ended, failed, template=status) == ["task exitstatus 'OK' -> 'no'"]
+    assert compare(ended, failed, template=status) == ["task exitstatus 'OK' -> 'no'"]
 
 
 def test_another_entry_of_an_index_is_told():
-    assert compared({"data": [{"name": "a"}]}, {"data": [{"name": "b"}]}) == ["index without ['a'], with ['b']"]
+    assert compare({"data": [{"name": "a"}]}, {"data": [{"name": "b"}]}) == ["index without ['a'], with ['b']"]
 
 
 def test_another_member_of_a_list_is_told():
-    assert compared({"data": [{"vmid": 100}]}, {"data": [{"vmid": 101}]}) == ["list without ['100'], with ['101']"]
+    assert compare({"data": [{"vmid": 100}]}, {"data": [{"vmid": 101}]}) == ["list without ['100'], with ['101']"]
 
 
 def test_another_value_in_a_configuration_is_told_unless_pve_draws_it_by_lot():
@@ -100,8 +100,8 @@ def test_another_value_in_a_configuration_is_told_unless_pve_draws_it_by_lot():
         {"data": {"net0": "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0"}},
         {"data": {"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0"}},
     )
-    assert compared(*drawn, template=template) == []
-    told = compared({"data": {"scsi0": "a:1,size=1G"}}, {"data": {"scsi0": "a:1,size=2G"}}, template=template)
+    assert compare(*drawn, template=template) == []
+    told = compare({"data": {"scsi0": "a:1,size=1G"}}, {"data": {"scsi0": "a:1,size=2G"}}, template=template)
     assert told == ["scsi0: 'a:1,size=1G' -> 'a:1,size=2G'"]
 
 
@@ -109,5 +109,5 @@ def test_another_history_of_tasks_is_told():
     def history(status: str) -> dict[str, object]:
         return {"data": [{"type": "qmstart", "id": "100", "user": "root@pam", "status": status}]}
 
-    assert compared(history("OK"), history("OK"), template="/cluster/tasks") == []
-    assert len(compared(history("OK"), history("no"), template="/cluster/tasks")) == 2
+    assert compare(history("OK"), history("OK"), template="/cluster/tasks") == []
+    assert len(compare(history("OK"), history("no"), template="/cluster/tasks")) == 2

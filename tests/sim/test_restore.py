@@ -1,4 +1,4 @@
-"""Restoring guests from backups: to new numbers, over existing guests, and what prevents it."""
+"""Restoring guests from backups: to new vmids, over existing guests, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _back_up_container(api: Api) -> None:
     assert done == "OK"
 
 
-def _used(api: Api, storage: str, node: str) -> int:
+def _space_usage(api: Api, storage: str, node: str) -> int:
     return api.cluster.world.storages[storage].space(node).used
 
 
@@ -31,7 +31,7 @@ def test_a_vm_comes_back_under_another_number() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             await _back_up_vm(api)
-            before = _used(api, "local-lvm", "pve1")
+            before = _space_usage(api, "local-lvm", "pve1")
             reply = await api.post("/nodes/pve1/qemu", vmid=120, archive=_VM, storage="local-lvm", unique=1)
             assert reply.data.split(":")[5:7] == ["qmrestore", "120"]
             assert api.cluster.world.guests[120].lock == "create"
@@ -45,7 +45,7 @@ def test_a_vm_comes_back_under_another_number() -> None:
             assert _MAC.findall(config["net0"]) != _MAC.findall(original["net0"])
             assert config["smbios1"] != original["smbios1"]
             assert config["vmgenid"] != original["vmgenid"]
-            assert _used(api, "local-lvm", "pve1") > before
+            assert _space_usage(api, "local-lvm", "pve1") > before
             lines = [line["t"] for line in (await api.log(reply.data)).data]
             assert lines[0].startswith("restore vma archive: zstd -q -d -c /mnt/pve/nas/dump/vzdump-qemu-108-")
             assert "new volume ID is 'local-lvm:vm-120-disk-0'" in lines
@@ -80,7 +80,7 @@ def test_an_existing_vm_is_replaced_only_by_force_and_never_while_it_runs() -> N
             running = await api.post("/nodes/pve1/qemu", vmid=102, archive=_VM, force=1)
             assert await api.finish_task(running) == "unable to restore VM 102 - vm is running"
             assert api.cluster.world.guests[102].name == "docker01"
-            before = _used(api, "local-lvm", "pve1")
+            before = _space_usage(api, "local-lvm", "pve1")
             guest = api.cluster.world.guests[108]
             guest.config["name"] = "changed"
             forced = await api.post("/nodes/pve1/qemu", vmid=108, archive=_VM, force=1)
@@ -88,7 +88,7 @@ def test_an_existing_vm_is_replaced_only_by_force_and_never_while_it_runs() -> N
             assert guest.name == "test-vm"
             assert guest.config["scsi0"] == "local-lvm:vm-108-disk-0,size=8G"
             assert guest.snapshots == {}
-            assert _used(api, "local-lvm", "pve1") <= before
+            assert _space_usage(api, "local-lvm", "pve1") <= before
 
     run(scenario())
 

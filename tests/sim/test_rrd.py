@@ -1,4 +1,4 @@
-"""Round-robin data: how many points, which fields, and values that fit the present."""
+"""RRD data: number of points, fields, and values consistent with the current status."""
 
 from __future__ import annotations
 

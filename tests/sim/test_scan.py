@@ -1,4 +1,4 @@
-"""Scans of a node, and looking into backups and images."""
+"""Scans of a node, and the contents of backups and images."""
 
 from __future__ import annotations
 

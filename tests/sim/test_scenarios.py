@@ -1,4 +1,4 @@
-"""Scenarios that were run on a real PVE go the same way on the simulator; see scenarios.py."""
+"""Scenarios recorded on a real PVE have the same results on the simulator; see scenarios.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SDN: configuration that waits to be applied."""
+"""SDN: pending configuration and applying it."""
 
 from __future__ import annotations
 

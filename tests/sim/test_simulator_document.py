@@ -1,4 +1,4 @@
-"""docs/simulator.md tells the truth: its example runs, its faults exist, its passwords open."""
+"""docs/simulator.md is correct: its example runs, its faults exist, its passwords work."""
 
 from __future__ import annotations
 

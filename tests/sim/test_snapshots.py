@@ -1,4 +1,4 @@
-"""Snapshots: the tree, the saved memory, rolling back, and everything that PVE refuses."""
+"""Snapshots: the tree, saved memory, rollback, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rests on the status daemon's reports is as old as the latest one; what the cluster file system holds is not."""
+"""Data from pvestatd's reports is as old as the latest report; data from the cluster file system is current."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def row_of(api: Api, vmid: int) -> dict[str, Any] | None:
     return next((row for row in rows if row["vmid"] == vmid), None)
 
 
-async def known(api: Api, vmid: int) -> dict[str, Any]:
+async def resource_row(api: Api, vmid: int) -> dict[str, Any]:
     row = await row_of(api, vmid)
     assert row is not None
     return row
@@ -23,19 +23,19 @@ async def known(api: Api, vmid: int) -> dict[str, Any]:
 def test_name_status_and_sizes_change_at_the_next_report_and_not_before() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
-            before = await known(api, VM)
+            before = await resource_row(api, VM)
             node = before["node"]
             await api.put(f"/nodes/{node}/qemu/{VM}/config", name="other", memory=4096)
             await api.post(f"/nodes/{node}/qemu/{VM}/status/start")
             await api.clock.advance(9.5)
-            now = await known(api, VM)
+            now = await resource_row(api, VM)
             assert {key: now[key] for key in ("name", "status", "maxmem", "uptime")} == {
                 key: before[key] for key in ("name", "status", "maxmem", "uptime")
             }
             (listed,) = [row for row in (await api.get(f"/nodes/{node}/qemu")).data if row["vmid"] == VM]
             assert (listed["name"], listed["status"]) == ("other", "running")
             await api.clock.advance(0.5)
-            now = await known(api, VM)
+            now = await resource_row(api, VM)
             assert (now["name"], now["status"], now["maxmem"]) == ("other", "running", 4096 * 1024**2)
 
     run(scenario())
@@ -51,7 +51,7 @@ def test_tags_lock_pool_and_place_do_not_wait_for_a_report() -> None:
             guest.config["lock"] = "backup"
             guest.node = next(name for name in api.cluster.world.nodes if name != guest.node)
             guest.touch()
-            row = await known(api, VM)
+            row = await resource_row(api, VM)
             assert (row["tags"], row["pool"], row["lock"], row["node"]) == ("urgent", "new", "backup", guest.node)
             assert row["name"] == guest.name
 
@@ -61,16 +61,16 @@ def test_tags_lock_pool_and_place_do_not_wait_for_a_report() -> None:
 def test_a_removed_guest_is_gone_at_once_and_its_successor_has_its_name_for_a_while() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
-            old = await known(api, VM)
+            old = await resource_row(api, VM)
             await api.delete(f"/nodes/{old['node']}/qemu/{VM}")
             await api.clock.advance(4)
             assert await row_of(api, VM) is None
             await api.post(f"/nodes/{NODE}/qemu", vmid=VM, name="successor")
             await api.clock.advance(2)
-            row = await known(api, VM)
+            row = await resource_row(api, VM)
             assert (row["name"], row["node"]) == (old["name"], NODE)
             await api.clock.advance(10)
-            assert (await known(api, VM))["name"] == "successor"
+            assert (await resource_row(api, VM))["name"] == "successor"
 
     run(scenario())
 
@@ -100,15 +100,15 @@ def test_how_full_a_storage_is_lags_as_well() -> None:
         async with simulated_api() as api:
             space = api.cluster.world.storages["local"].space(NODE)
 
-            async def used() -> int:
+            async def disk_usage() -> int:
                 rows = (await api.get("/cluster/resources", type="storage")).data
                 return int(next(row["disk"] for row in rows if row["id"] == f"storage/{NODE}/local"))
 
-            before = await used()
+            before = await disk_usage()
             space.base_used += 1024**3
-            assert await used() == before
+            assert await disk_usage() == before
             await api.clock.advance(10)
-            assert await used() == before + 1024**3
+            assert await disk_usage() == before + 1024**3
 
     run(scenario())
 
@@ -155,7 +155,7 @@ def test_reports_come_at_the_same_moments_in_every_run() -> None:
             api.cluster.world.guests[VM].touch()
             for _ in range(12):
                 await api.clock.advance(1)
-                seen.append((await known(api, VM))["name"] == "other")
+                seen.append((await resource_row(api, VM))["name"] == "other")
             return seen
 
     first = run(moments())

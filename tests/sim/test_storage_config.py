@@ -1,4 +1,4 @@
-"""The configuration of storages: created, changed and removed as PVE does it."""
+"""Storage configuration: adding, changing and removing storages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volumes on storages: allocated, looked at, annotated, copied and deleted."""
+"""Volumes on storages: allocating, reading, annotating, copying and deleting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads: taken in as PVE's own server takes them, field by field and piece by piece."""
+"""Uploads, parsed as PVE's HTTP server does."""
 
 from __future__ import annotations
 

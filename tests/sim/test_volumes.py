@@ -1,4 +1,4 @@
-"""Disks on storages: their names, sizes, formats and the space they take."""
+"""Disks on storages: names, sizes, formats and space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backups: what is chosen, what the log says, what is left behind and what older ones are removed."""
+"""Backups: selection, logs, leftovers and pruning."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _storage_with_backups(*stamps: str) -> Storage:
     return storage
 
 
-def _kept(storage: Storage, setting: str) -> list[str]:
+def _backups_to_keep(storage: Storage, setting: str) -> list[str]:
     marks = retention.mark_backups(storage, "n", retention.parse(setting))
     return [volume.name[-27:-8] for volume, mark in marks if mark == "keep"]
 
@@ -288,11 +288,15 @@ def _kept(storage: Storage, setting: str) -> list[str]:
 def test_retention_keeps_the_newest_of_every_period() -> None:
     days = ("2026_01_01-02", "2026_01_01-14", "2026_01_02-02", "2026_01_09-02", "2026_02_01-02")
     storage = _storage_with_backups(*(f"{day}_00_00" for day in days))
-    assert _kept(storage, "keep-last=2") == ["2026_01_09-02_00_00", "2026_02_01-02_00_00"]
-    assert _kept(storage, "keep-daily=3") == ["2026_01_02-02_00_00", "2026_01_09-02_00_00", "2026_02_01-02_00_00"]
-    assert _kept(storage, "keep-monthly=2") == ["2026_01_09-02_00_00", "2026_02_01-02_00_00"]
-    assert _kept(storage, "keep-last=1,keep-weekly=1") == ["2026_01_09-02_00_00", "2026_02_01-02_00_00"]
-    assert len(_kept(storage, "keep-all=1")) == 5
+    assert _backups_to_keep(storage, "keep-last=2") == ["2026_01_09-02_00_00", "2026_02_01-02_00_00"]
+    assert _backups_to_keep(storage, "keep-daily=3") == [
+        "2026_01_02-02_00_00",
+        "2026_01_09-02_00_00",
+        "2026_02_01-02_00_00",
+    ]
+    assert _backups_to_keep(storage, "keep-monthly=2") == ["2026_01_09-02_00_00", "2026_02_01-02_00_00"]
+    assert _backups_to_keep(storage, "keep-last=1,keep-weekly=1") == ["2026_01_09-02_00_00", "2026_02_01-02_00_00"]
+    assert len(_backups_to_keep(storage, "keep-all=1")) == 5
 
 
 def test_pruning_spares_protected_and_renamed_backups() -> None:

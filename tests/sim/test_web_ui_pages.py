@@ -1,4 +1,4 @@
-"""What only PVE's own pages call: fabrics, CPU models, ACME accounts, a new cluster."""
+"""Endpoints that only PVE's web interface uses: fabrics, CPU models, ACME accounts, a new cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any sequence of allowed calls leaves a world in which everything has its place."""
+"""Any sequence of valid calls leaves a consistent world."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEW = range(300, 304)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call, drawn as numbers; which guest or storage they mean is seen when its turn comes."""
+    """One call, drawn as numbers; they are resolved to guests and storages when it runs."""
 
     operation: str
     which: int
@@ -38,7 +38,7 @@ Request = tuple[str, str, dict[str, Any]]
 
 
 def _guest(world: World, step: Step) -> Guest:
-    """Mostly one of the new guests, for what is done again and again to the same one is what goes wrong."""
+    """Mostly one of the new guests: repeated changes of the same guest find the most errors."""
     new = [world.guests[vmid] for vmid in _NEW if vmid in world.guests]
     others = [world.guests[vmid] for vmid in sorted(world.guests)]
     chosen = new if new and step.which % 4 else others
@@ -189,7 +189,7 @@ def _efi_disk(world: World, step: Step) -> Request:
 
 
 def _replace_disk(world: World, step: Step) -> Request:
-    """A new disk where one is already; the old one must not be lost."""
+    """Set a new disk where one exists; the old one must not be lost."""
     guest = _guest(world, step)
     drive = f"{_STORAGES[step.where % 3]}:3"
     key, value = ("scsi0", drive) if guest.kind == "qemu" else ("mp0", f"{drive},mp=/other")
@@ -239,7 +239,7 @@ _STEPS = st.lists(
 
 
 async def _take(asker: Asker, step: Step) -> tuple[str | None, list[str]]:
-    """Do one step; the UPID it started, and what was wrong afterwards."""
+    """Run one step; returns the UPID it started and the violations afterwards."""
     method, path, params = _OPERATIONS[step.operation](asker.world, step)
     reply = await asker.ask(method, path, params, by_token=True)  # a ticket would not last as long
     told = f"{method} {path} {params} -> {reply.status} {reply.reason}"

@@ -92,7 +92,7 @@ async def test_the_connection_goes_to_the_node_that_opened_the_console():
 
 async def test_a_wide_screen_is_made_smaller_unless_all_of_it_is_wanted(tmp_path):
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = partial(consoles.speak, size=(1920, 1080))
+        screens(quorate).serve_vnc = partial(consoles.serve_vnc, size=(1920, 1080))
         facts, picture = await screenshot(quorate, guest=102)
         assert picture.size == (960, 540)
         assert facts["size"] == "1920x1080"
@@ -104,7 +104,7 @@ async def test_a_wide_screen_is_made_smaller_unless_all_of_it_is_wanted(tmp_path
 
 async def test_a_blank_screen_is_a_picture_too_and_said_to_be_blank(tmp_path):
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = partial(consoles.speak, size=(720, 20))
+        screens(quorate).serve_vnc = partial(consoles.serve_vnc, size=(720, 20))
         facts, picture = await screenshot(quorate, guest=102)
         assert facts["note"].startswith("The whole screen has one color")
         assert picture.getcolors() == [(720 * 20, BLACK)]
@@ -263,16 +263,16 @@ HOSTILE = {
 async def test_a_server_that_sends_nonsense_is_told_as_such(tmp_path, name):
     said, words = HOSTILE[name]
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = hostile(said)
+        screens(quorate).serve_vnc = hostile(said)
         assert words in await quorate.refusal("guest_screenshot", guest=102)
 
 
 async def test_a_password_that_is_not_accepted_is_told(tmp_path):
     async def other_password(stream, password, guest):
-        await consoles.speak(stream, password[::-1], guest)
+        await consoles.serve_vnc(stream, password[::-1], guest)
 
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = other_password
+        screens(quorate).serve_vnc = other_password
         text = await quorate.refusal("guest_screenshot", guest=102)
         assert (
             "The console did not accept the password that PVE generated for it. It said: Authentication failed." in text
@@ -284,7 +284,7 @@ async def test_a_console_that_closes_too_early_is_told(tmp_path):
         await stream.write(VERSION)
 
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = hang_up
+        screens(quorate).serve_vnc = hang_up
         text = await quorate.refusal("guest_screenshot", guest=102)
         assert "The console was closed before its picture was complete" in text
 
@@ -292,7 +292,7 @@ async def test_a_console_that_closes_too_early_is_told(tmp_path):
 async def test_a_console_that_says_nothing_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(console, "SECONDS", 0.3)
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = hostile()
+        screens(quorate).serve_vnc = hostile()
         text = await quorate.refusal("guest_screenshot", guest=102)
         assert "did not send a complete picture within 0.3 s" in text
         await quorate.clock.advance(1)
@@ -304,7 +304,7 @@ async def test_a_vm_that_stops_just_then_is_told(tmp_path):
         guest.stop_running()
 
     async with rig(tmp_path) as quorate:
-        screens(quorate).speak = stop_first
+        screens(quorate).serve_vnc = stop_first
         assert "The console was closed" in await quorate.refusal("guest_screenshot", guest=102)
 
 

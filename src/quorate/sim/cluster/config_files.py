@@ -71,9 +71,9 @@ class SectionType:
             raise failure(f"can't change value of fixed parameter '{name}'")
         self._refuse_foreign(delete, "no such option")
         for name in delete:
-            for sort, names in (("required", self.required), ("fixed", self.fixed)):
+            for status, names in (("required", self.required), ("fixed", self.fixed)):
                 if name in names:
-                    raise failure(f"unable to delete {sort} option '{name}'")
+                    raise failure(f"unable to delete {status} option '{name}'")
             if name in options:
                 raise failure(f"cannot set and delete property '{name}' at the same time!")
 

@@ -14,7 +14,7 @@ from quorate.sim.http.routing import Call, route
 from quorate.sim.world import HaResource
 
 _OPTIONS = ("state", "group", "comment", "max_restart", "max_relocate", "failback", "auto-rebalance")
-_WORDS = {"vm": "virtual machine", "ct": "container"}
+_GUEST_TYPES = {"vm": "virtual machine", "ct": "container"}
 _VMID = re.compile(r"[1-9][0-9]{1,8}")
 _MIGRATED = "ha groups have been migrated to rules"
 
@@ -43,7 +43,7 @@ def create_resource(call: Call) -> None:
         raise failure(f"unable to detect SID from VMID - VM/CT {given} does not exist")
     sid = _sid(call)
     kind, _, vmid = sid.partition(":")
-    if kind not in _WORDS:
+    if kind not in _GUEST_TYPES:
         raise failure(f"unknown section type '{kind}'")
     if call.params.get("type", kind) != kind:
         raise failure("types does not match")
@@ -51,7 +51,7 @@ def create_resource(call: Call) -> None:
         raise failure("invalid VMID")
     guest = existing(world.guests.get(int(vmid)), f"resource '{sid}' does not exist in cluster")
     if guest.sid != sid:
-        raise failure(f"resource '{sid}' - guest with ID {vmid} is not a {_WORDS[kind]}")
+        raise failure(f"resource '{sid}' - guest with ID {vmid} is not a {_GUEST_TYPES[kind]}")
     _refuse_group(call)
     with changing("create resource failed"):
         if sid in world.ha:
@@ -241,8 +241,8 @@ def _fencing_row(node: str, manager: HaManager) -> dict[str, Any]:
 
 def _lrm_row(call: Call, name: str) -> dict[str, Any]:
     world = call.world
-    carries = any(_node_of(call, each) == name and each.state != "ignored" for each in world.ha.values())
-    state = "active" if carries else "idle"
+    has_resources = any(_node_of(call, each) == name and each.state != "ignored" for each in world.ha.values())
+    state = "active" if has_resources else "idle"
     if not world.nodes[name].online:
         state = "old timestamp - dead?"
     return {

@@ -13,7 +13,7 @@ from quorate.sim.cluster.sections import always
 from quorate.sim.http.refusals import existing, failure
 from quorate.sim.http.routing import Call, route
 
-_SEEN = "/nodes/{node}/sdn/fabrics/{fabric}"
+_NODE_FABRIC = "/nodes/{node}/sdn/fabrics/{fabric}"
 _NO_NODE = "node '{name}' does not exist in fabric '{fabric_id}'"
 _NO_FABRIC = "fabric '{name}' does not exist in configuration"
 
@@ -91,20 +91,20 @@ def all_fabrics(call: Call) -> dict[str, Any]:
     return {"fabrics": fabrics, "nodes": list_nodes(call)}
 
 
-@route(f"GET {_SEEN}/interfaces")
+@route(f"GET {_NODE_FABRIC}/interfaces")
 def fabric_interfaces(call: Call) -> list[dict[str, str]]:
     own = _own(call).get("interfaces", [])
     kind = "point-to-point"
     return [{"name": str(each).split(",")[0].removeprefix("name="), "type": kind, "state": "up"} for each in own]
 
 
-@route(f"GET {_SEEN}/neighbors")
+@route(f"GET {_NODE_FABRIC}/neighbors")
 def fabric_neighbors(call: Call) -> list[dict[str, str]]:
     others = _others(call)
     return [{"neighbor": node, "status": "Up", "uptime": "1h"} for node in others]
 
 
-@route(f"GET {_SEEN}/routes")
+@route(f"GET {_NODE_FABRIC}/routes")
 def fabric_routes(call: Call) -> list[dict[str, Any]]:
     return [{"route": f"{each['ip']}/32", "via": [each["ip"]]} for each in _others(call).values() if "ip" in each]
 

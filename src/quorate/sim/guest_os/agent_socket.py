@@ -15,15 +15,15 @@ from quorate.sim.guest_os.agents import AgentError, AgentSilent
 
 # PVE's timeouts per command, in seconds.
 _PING = 3.0
-_USUAL = 5.0
-_PATIENCE = {
+_DEFAULT_TIMEOUT = 5.0
+_TIMEOUTS = {
     "guest-ping": _PING,
     "guest-fsfreeze-freeze": 3600.0,
     "guest-fsfreeze-thaw": 180.0,
     "guest-fstrim": 600.0,
     "guest-shutdown": 600.0,
 }
-_AGAIN = 0.1
+_RETRY_SECONDS = 0.1
 # These succeed without an answer: the machine goes down, and the socket with it.
 _WITHOUT_ANSWER = frozenset({"guest-shutdown", "guest-suspend-disk", "guest-suspend-hybrid", "guest-suspend-ram"})
 # Everything before this byte is the late answer to an earlier command.
@@ -40,7 +40,7 @@ class SocketAgent:
 
     async def ask(self, command: str, arguments: Mapping[str, Any]) -> Any:
         try:
-            async with asyncio.timeout(_PATIENCE.get(command, _USUAL)):
+            async with asyncio.timeout(_TIMEOUTS.get(command, _DEFAULT_TIMEOUT)):
                 return await self._ask(command, arguments)
         except TimeoutError as error:
             raise AgentSilent("got timeout") from error
@@ -76,7 +76,7 @@ class SocketAgent:
                 line.close()
                 if not isinstance(error, BlockingIOError):
                     raise
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _synchronize(self, reader: asyncio.StreamReader, number: int) -> None:
         """Read up to the answer of this synchronization, skipping older ones."""

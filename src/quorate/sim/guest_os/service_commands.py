@@ -302,8 +302,8 @@ def rc_update(io: Io, args: list[str]) -> int:
     if unit is None:
         return io.fail(f" * rc-update: service `{name}' does not exist")
     if action == "add":
-        said = f"{name} already installed in runlevel `default'; skipping" if unit.enabled else None
-        io.say(f" * rc-update: {said}" if said else f" * service {name} added to runlevel default")
+        notice = f"{name} already installed in runlevel `default'; skipping" if unit.enabled else None
+        io.say(f" * rc-update: {notice}" if notice else f" * service {name} added to runlevel default")
         unit.enabled = True
         return 0
     if not unit.enabled:

@@ -21,7 +21,7 @@ from quorate.sim.world import World
 
 LAST = 2**31  # the order of guests without a start order
 
-StartOne = Callable[[TaskContext, Guest], str | None]
+StartTask = Callable[[TaskContext, Guest], str | None]
 """Starts the task of one guest and returns its UPID; None if there is nothing to do."""
 
 
@@ -41,7 +41,7 @@ async def work_through(
     context: TaskContext,
     world: World,
     groups: Sequence[Sequence[Guest]],
-    start_one: StartOne,
+    start_task: StartTask,
     failed_text: str,
     *,
     workers: int,
@@ -54,7 +54,7 @@ async def work_through(
             while len(running) >= workers:
                 await context.sleep(1.0)
                 failed += _collect(context, world, running, failed_text)
-            upid = start_one(context, guest)
+            upid = start_task(context, guest)
             if upid is not None:
                 running[upid] = guest
         while running:
@@ -125,12 +125,12 @@ def migrate_all(call: Call) -> str:
     return call.start_task("migrateall", "", work)
 
 
-def _on_node(call: Call, guests: list[Guest], start_one: StartOne, word: str, *, backwards: bool = False) -> Work:
+def _on_node(call: Call, guests: list[Guest], start_task: StartTask, word: str, *, backwards: bool = False) -> Work:
     """A node's bulk actions log failures but still end with OK."""
 
     async def work(context: TaskContext) -> None:
         groups = in_start_order(guests, backwards=backwards)
-        await work_through(context, call.world, groups, start_one, word, workers=_workers(call))
+        await work_through(context, call.world, groups, start_task, word, workers=_workers(call))
 
     return work
 
@@ -165,7 +165,7 @@ def migrate_guests(call: Call) -> str:
 
 
 def _in_cluster(
-    call: Call, kind: str, word: str, failed: str, start_one: StartOne, *, backwards: bool = False, suffix: str = ""
+    call: Call, kind: str, word: str, failed: str, start_task: StartTask, *, backwards: bool = False, suffix: str = ""
 ) -> str:
     """A task on the answering node; it fails if any guest does."""
     chosen = _chosen_vmids(call)
@@ -176,7 +176,7 @@ def _in_cluster(
         guests = [guest for guest in call.world.guests.values() if not chosen or guest.vmid in chosen]
         groups = in_start_order(guests)
         groups = groups[::-1] if backwards else groups
-        lost = await work_through(context, call.world, groups, start_one, word, workers=_workers(call))
+        lost = await work_through(context, call.world, groups, start_task, word, workers=_workers(call))
         if lost:
             raise TaskError(f"Some guests failed to {failed} {', '.join(str(vmid) for vmid in lost)}")
 

@@ -158,14 +158,14 @@ def _check_vm_feature(call: Call, drive: Drive, *, copied: bool) -> None:
     feature: Feature = "copy" if copied else "clone"
     if not has_feature(storage, drive.volid, format_of(drive.volid), feature, of_snapshot=of_snapshot):
         what = "a snapshot of " if of_snapshot else ""
-        sort = "Full" if copied else "Linked"
-        raise failure(f"{sort} clone feature is not supported for {what}'{drive.volid}' ({drive.key})")
+        kind = "Full" if copied else "Linked"
+        raise failure(f"{kind} clone feature is not supported for {what}'{drive.volid}' ({drive.key})")
 
 
 def _check_container_drive(call: Call, guest: Guest, drive: Drive, *, full: bool) -> None:
     if drive.is_bind_mount:
-        sort = "device" if drive.volid.startswith("/dev/") else "bind"
-        raise failure(f"unable to clone mountpoint '{drive.key}' (type {sort})")
+        kind = "device" if drive.volid.startswith("/dev/") else "bind"
+        raise failure(f"unable to clone mountpoint '{drive.key}' (type {kind})")
     call.require(f"/storage/{call.params.get('storage') or drive.storage}", "Datastore.AllocateSpace")
     of_snapshot = "snapname" in call.params
     if full:

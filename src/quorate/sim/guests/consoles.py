@@ -32,7 +32,7 @@ _PIECE = 9973  # a prime, so that messages rarely align with protocol units
 Color = tuple[int, int, int]
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The viewer has disconnected or violated the protocol."""
 
 
@@ -54,7 +54,7 @@ class Stream:
         """The next message."""
         message = await self._socket.receive()
         if message.type is not WSMsgType.BINARY:
-            raise Gone
+            raise Disconnected
         data: bytes = message.data
         return data
 
@@ -63,17 +63,17 @@ class Stream:
             try:
                 await self._socket.send_bytes(data[start : start + _PIECE])
             except ConnectionError as error:
-                raise Gone from error
+                raise Disconnected from error
 
 
-Speak = Callable[[Stream, str, Guest], Awaitable[None]]
+VncServer = Callable[[Stream, str, Guest], Awaitable[None]]
 
 
-async def speak(stream: Stream, password: str, guest: Guest, size: tuple[int, int] = (WIDTH, HEIGHT)) -> None:
+async def serve_vnc(stream: Stream, password: str, guest: Guest, size: tuple[int, int] = (WIDTH, HEIGHT)) -> None:
     """Serve one viewer until it leaves."""
     await stream.write(_VERSION)
     if await stream.read(len(_VERSION)) != _VERSION:
-        raise Gone
+        raise Disconnected
     if not await _log_in(stream, password):
         return
     await stream.read(1)  # shared flag, ignored
@@ -98,7 +98,7 @@ async def speak(stream: Stream, password: str, guest: Guest, size: tuple[int, in
                 (length,) = struct.unpack(">3xI", await stream.read(7))
                 await stream.read(length)
             case _:
-                raise Gone
+                raise Disconnected
 
 
 async def _log_in(stream: Stream, password: str) -> bool:
@@ -210,7 +210,7 @@ class _Ticket:
 
 
 @dataclass(slots=True)
-class Line:
+class VncPort:
     """An open VNC port for a guest's screen."""
 
     guest: Guest
@@ -240,30 +240,30 @@ class Consoles:
         self._world = world
         self._tickets: dict[str, _Ticket] = {}
         self._next = 0
-        self.lines: dict[tuple[str, int], Line] = {}
+        self.vnc_ports: dict[tuple[str, int], VncPort] = {}
         """By the node of the port, which is not always the guest's."""
-        self.speak: Speak = speak
+        self.serve_vnc: VncServer = serve_vnc
         """The greeting for a client."""
 
     async def join(self, request: web.BaseRequest, node: str, port: int) -> web.StreamResponse:
         """Connect a WebSocket to a port of the answering node."""
-        line = self.lines.pop((node, port), None)
-        if line is None:  # PVE accepts first and can then only close the connection
+        vnc_port = self.vnc_ports.pop((node, port), None)
+        if vnc_port is None:  # PVE accepts first and can then only close the connection
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=500)
         socket = web.WebSocketResponse(protocols=("binary",), timeout=1.0)
         await socket.prepare(request)
-        line.connected.set()
+        vnc_port.connected.set()
         try:
-            if line.guest.running and line.guest.machine is not None:
-                await line.guest.machine.show(line.password, Stream(socket))
-            elif line.guest.running:
-                await self.speak(Stream(socket), line.password, line.guest)
-        except Gone:
+            if vnc_port.guest.running and vnc_port.guest.machine is not None:
+                await vnc_port.guest.machine.show(vnc_port.password, Stream(socket))
+            elif vnc_port.guest.running:
+                await self.serve_vnc(Stream(socket), vnc_port.password, vnc_port.guest)
+        except Disconnected:
             pass
         finally:
-            line.closed.set()
+            vnc_port.closed.set()
             await socket.close()
         return socket
 
@@ -308,20 +308,20 @@ def open_console(
     node = call.local_node.name if call.endpoint.proxyto is None else call.node
     ticket = consoles.issue(path, port)
     password = new_password(ticket) if generate_password else ticket
-    line = Line(screen_of, password) if screen_of else None
-    if line is not None:
-        consoles.lines[node, port] = line
+    vnc_port = VncPort(screen_of, password) if screen_of else None
+    if vnc_port is not None:
+        consoles.vnc_ports[node, port] = vnc_port
 
     async def work(context: TaskContext) -> None:
         context.log(f"starting {kind} {call.values.get('vmid', '')}".rstrip())
-        if line is None:
+        if vnc_port is None:
             await context.sleep(_WAIT_SECONDS)
             raise TaskError("connection timed out")
         try:
-            await line.wait(context)
+            await vnc_port.wait(context)
         finally:
-            if consoles.lines.get((node, port)) is line:
-                del consoles.lines[node, port]
+            if consoles.vnc_ports.get((node, port)) is vnc_port:
+                del consoles.vnc_ports[node, port]
 
     return {
         "user": call.authid,

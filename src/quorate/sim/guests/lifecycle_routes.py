@@ -95,10 +95,10 @@ async def _destroy(call: Call, context: TaskContext, guest: Guest) -> None:
     world = call.world
     _refuse_used_base(world, guest)
     await context.sleep(_SECONDS)
-    doomed = guest_volumes.all_volumes(guest)
+    volids = guest_volumes.all_volumes(guest)
     if call.params.get("destroy-unreferenced-disks"):
-        doomed += [volume.volid for volume in volumes.owned_by(world, guest.node, guest.vmid)]
-    for volid in dict.fromkeys(doomed):
+        volids += [volume.volid for volume in volumes.owned_by(world, guest.node, guest.vmid)]
+    for volid in dict.fromkeys(volids):
         _remove_volume(world, context, guest, volid)
     _forget_access(world, guest.vmid)
     if call.params.get("purge"):

@@ -193,17 +193,17 @@ def local_devices(world: World, guest: Guest) -> list[str]:
 
 def _scan(log: _Log, migration: Migration, guest: Guest) -> list[LocalVolume]:
     """The local volumes to migrate; all obstacles are reported at once."""
-    found, troubles = [], []
+    found, obstacles = [], []
     for volume in local_volumes(migration.world, guest):
-        trouble = obstacle(migration.world, guest, volume, with_local_disks=migration.with_local_disks)
-        if trouble is None:
+        reason = obstacle(migration.world, guest, volume, with_local_disks=migration.with_local_disks)
+        if reason is None:
             log.info(f"found {volume.described}")
             found.append(volume)
         else:
-            troubles.append(f"can't migrate local disk '{volume.volid}': {trouble}")
-    for trouble in troubles:
-        log.info(trouble)
-    if troubles:
+            obstacles.append(f"can't migrate local disk '{volume.volid}': {reason}")
+    for reason in obstacles:
+        log.info(reason)
+    if obstacles:
         text = f"can't migrate {guest.word} - check log"
         log.info(f"ERROR: Problem found while scanning volumes - {text}")
         log.info("aborting phase 1 - cleanup resources")

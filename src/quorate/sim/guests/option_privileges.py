@@ -231,9 +231,9 @@ def check_drive_parameters(call: Call, settings: Mapping[str, Value]) -> None:
 
 def _is_contradictory(key: str, drive: Mapping[str, str]) -> bool:
     """Whether limits conflict, a burst lacks its limit, or a CD-ROM has options of a disk."""
-    if any(kind in drive and f"{kind}_{way}" in drive for kind in ("mbps", "iops") for way in ("rd", "wr")):
+    if any(kind in drive and f"{kind}_{direction}" in drive for kind in ("mbps", "iops") for direction in ("rd", "wr")):
         return True
-    if any(f"mbps{way}_max" in drive and f"mbps{way}" not in drive for way in ("", "_rd", "_wr")):
+    if any(f"mbps{direction}_max" in drive and f"mbps{direction}" not in drive for direction in ("", "_rd", "_wr")):
         return True
     of_disk = key.startswith("virtio") or not {"snapshot", "trans", "format"}.isdisjoint(drive)
     return drive.get("media") == "cdrom" and of_disk

@@ -36,17 +36,17 @@ def load(world: World, guest: _Running, now: float) -> dict[str, Any]:
     if not guest.running:
         return {"uptime": 0, "cpu": 0, "mem": 0, "netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0}
     seed = guest_seed(world, guest)
-    habits = status_daemon.profile(seed)
+    profile = status_daemon.profile(seed)
     age = max(0.0, now - guest.started_at)
     counted = status_daemon.counted_seconds(age, guest.started_at)
     return {
         "uptime": int(age),
         "cpu": 0 if guest.paused else status_daemon.cpu_load(seed, now),
         "mem": int(guest.memory * status_daemon.memory_share(seed, now)),
-        "netin": int(habits.netin * counted),
-        "netout": int(habits.netout * counted),
-        "diskread": int(habits.diskread * counted),
-        "diskwrite": int(habits.diskwrite * counted),
+        "netin": int(profile.netin * counted),
+        "netout": int(profile.netout * counted),
+        "diskread": int(profile.diskread * counted),
+        "diskwrite": int(profile.diskwrite * counted),
     }
 
 

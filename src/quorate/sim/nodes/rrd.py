@@ -42,7 +42,7 @@ _CLUSTER_AGE = 420 * DAY
 # The load of a node with many guests is computed at this many times at most and interpolated.
 _NODE_TIMES = 240
 # Samples per interval of hours or days, for average and peak.
-_LOOKS = 4
+_SAMPLES_PER_STEP = 4
 
 _STARTING = frozenset({"qmstart", "qmreboot", "vzstart", "vzreboot"})
 _STOPPING = frozenset({"qmstop", "qmshutdown", "qmsuspend", "vzstop", "vzshutdown"})
@@ -99,12 +99,12 @@ def points(frame: Window, sampler: Sampler, *, since: float) -> list[dict[str, A
 
 
 def _consolidate(frame: Window, sampler: Sampler, time: int) -> Sample:
-    looks = _LOOKS if frame.step > MINUTE else 1
-    samples = [sampler(time - frame.step * look / looks) for look in range(looks)]
+    samples_per_step = _SAMPLES_PER_STEP if frame.step > MINUTE else 1
+    samples = [sampler(time - frame.step * number / samples_per_step) for number in range(samples_per_step)]
     keys = [key for key in samples[0] if all(key in sample for sample in samples)]
     if frame.peak:
         return {key: _number(max(sample[key] for sample in samples)) for key in keys}
-    return {key: _number(sum(sample[key] for sample in samples) / looks) for key in keys}
+    return {key: _number(sum(sample[key] for sample in samples) / samples_per_step) for key in keys}
 
 
 def _number(value: float) -> float:
@@ -219,9 +219,9 @@ def _guest_sample(world: World, guest: Guest, time: float, *, running: bool) -> 
 
 def _rate(world: World, guest: Guest, name: str, time: float) -> float:
     """Bytes per second in the previous minute: the slope of the counter in the status."""
-    habits = status_daemon.profile(status.guest_seed(world, guest))
-    usual: float = getattr(habits, name)
-    # a counter begins at its guest's start; whole turns of its wobble earlier it looks the same, but is never cut
+    profile = status_daemon.profile(status.guest_seed(world, guest))
+    usual: float = getattr(profile, name)
+    # A counter starts with its guest; whole periods earlier its wave is the same, but never clipped at zero.
     since = guest.started_at - 600 * 1_000_000
     age = time - since
     counted = status_daemon.counted_seconds(age, since) - status_daemon.counted_seconds(age - MINUTE, since)

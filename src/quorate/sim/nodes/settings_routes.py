@@ -19,7 +19,7 @@ from quorate.sim.nodes.power import NodePower
 from quorate.sim.world import Node, PerNode
 
 DOMAIN = "home.lan"
-_SHOP = "https://www.proxmox.com/en/proxmox-virtual-environment/pricing"
+_PRICING_URL = "https://www.proxmox.com/en/proxmox-virtual-environment/pricing"
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Settings(PerNode[NodeSettings]):
         key = self.of(node).subscription_key
         if key is None:
             message = "There is no subscription key"
-            return {"status": "notfound", "message": message, "serverid": server, "url": _SHOP}
+            return {"status": "notfound", "message": message, "serverid": server, "url": _PRICING_URL}
         due = self.of(node).subscription_due
         checked = {"status": "active", "message": "", "nextduedate": due} if due is not None else {}
         return {
@@ -63,7 +63,7 @@ class Settings(PerNode[NodeSettings]):
             "level": key[3] if len(key) > 3 else "",
             "serverid": server,
             "sockets": self._world.nodes[node].sockets,
-            "url": _SHOP,
+            "url": _PRICING_URL,
             **checked,
         }
 

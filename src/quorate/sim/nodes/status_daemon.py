@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorate.sim.cluster.sdn import Sdn
 from quorate.sim.guests.guest import Guest, Kind
 
-_TURN = 2 * math.pi
+_FULL_CIRCLE = 2 * math.pi
 _DAY = 86400.0
 # The share of activity that follows the time of day, and the busiest hour (UTC).
 _DAILY_SWING = 0.3
@@ -29,21 +29,21 @@ def spread(seed: int, salt: int) -> float:
 def wave(seed: int, now: float, period: float) -> float:
     """A smooth value in 0..1 over time: a slow wave with a faster one on top."""
     phase = (seed % 977) * 0.7919
-    slow = math.sin(now / period * _TURN + phase)
-    fast = math.sin(now / (period * 0.137) * _TURN + phase * 3)
+    slow = math.sin(now / period * _FULL_CIRCLE + phase)
+    fast = math.sin(now / (period * 0.137) * _FULL_CIRCLE + phase * 3)
     return 0.5 + 0.35 * slow + 0.15 * fast
 
 
 @lru_cache(maxsize=256)
 def daylight(now: float) -> float:
     """How busy the hour is: 1 on average, more in the afternoon, less at night."""
-    return 1.0 + _DAILY_SWING * math.cos((now / _DAY - _BUSIEST) * _TURN)
+    return 1.0 + _DAILY_SWING * math.cos((now / _DAY - _BUSIEST) * _FULL_CIRCLE)
 
 
 @lru_cache(maxsize=100_000)
 def _daylight_sum(now: float) -> float:
     """The integral of `daylight` beyond its average."""
-    return _DAILY_SWING * _DAY / _TURN * math.sin((now / _DAY - _BUSIEST) * _TURN)
+    return _DAILY_SWING * _DAY / _FULL_CIRCLE * math.sin((now / _DAY - _BUSIEST) * _FULL_CIRCLE)
 
 
 class Profile(NamedTuple):
@@ -83,7 +83,7 @@ def cpu_load(seed: int, now: float) -> float:
 
 def memory_share(seed: int, now: float) -> float:
     """The memory usage of a guest, as a share."""
-    return profile(seed).memory + 0.08 * math.sin(now / 7200.0 * _TURN + seed)
+    return profile(seed).memory + 0.08 * math.sin(now / 7200.0 * _FULL_CIRCLE + seed)
 
 
 def counted_seconds(age: float, since: float = 0.0) -> float:
@@ -93,7 +93,7 @@ def counted_seconds(age: float, since: float = 0.0) -> float:
     """
     # d/dt of the wobble is at most 0.4, that of the day 0.3
     day = _daylight_sum(since + age) - _daylight_sum(since)
-    return max(0.0, age + day + 0.4 * 600.0 / _TURN * math.sin(age / 600.0 * _TURN))
+    return max(0.0, age + day + 0.4 * 600.0 / _FULL_CIRCLE * math.sin(age / 600.0 * _FULL_CIRCLE))
 
 
 if TYPE_CHECKING:

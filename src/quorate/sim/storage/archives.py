@@ -63,7 +63,7 @@ def size_text(size: int, digits: int = 1) -> str:
 
 
 # Options of a guest's current state, not of its configuration.
-_OF_THE_MOMENT = frozenset({"lock", "parent", *SAVED_STATE})
+_STATE_OPTIONS = frozenset({"lock", "parent", *SAVED_STATE})
 _FILE_NAME = re.compile(r"backup/vzdump-(qemu|lxc)-(\d+)-(\d{4})_(\d\d)_(\d\d)-(\d\d)_(\d\d)_(\d\d)\.")
 _ENDINGS = {"0": "", "1": ".lzo", "gzip": ".gz", "lzo": ".lzo", "zstd": ".zst"}
 _RATIO = {"0": 1.0, "1": 0.62, "lzo": 0.62, "gzip": 0.48, "zstd": 0.44}
@@ -122,7 +122,7 @@ def included(kind: Kind, drive: drives.Drive) -> bool:
 
 def pack(world: World, guest: Guest) -> Archive:
     """The archive of a guest's current state."""
-    config = {key: value for key, value in guest.config.items() if key not in _OF_THE_MOMENT}
+    config = {key: value for key, value in guest.config.items() if key not in _STATE_OPTIONS}
     archive = Archive(guest.kind, guest.vmid, config, system=replace(guest.system))
     return replace(archive, data=sum(_data_size(world, guest.node, drive) for drive in archive.drives()))
 

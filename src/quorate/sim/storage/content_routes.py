@@ -105,8 +105,8 @@ def _check_attribute(storage: Storage, parsed: VolumeName, attribute: str) -> No
 
 def _protect(call: Call, storage: Storage, volume: Volume, wanted: bool) -> None:
     if wanted and not volume.protected:
-        administers = call.allowed(f"/storage/{storage.id}", "Datastore.Allocate")
-        limit = int(storage.config.get("max-protected-backups", -1 if administers else _DEFAULT_PROTECTED))
+        may_allocate = call.allowed(f"/storage/{storage.id}", "Datastore.Allocate")
+        limit = int(storage.config.get("max-protected-backups", -1 if may_allocate else _DEFAULT_PROTECTED))
         have = sum(
             other.protected and other.vmid == volume.vmid and other.content == "backup"
             for other in storage.volumes(call.node)

@@ -16,7 +16,7 @@ from quorate.sim.storage.storages import Storage, StorageSpace
 from quorate.sim.world import World
 
 UNREACHABLE = "500 Can't connect to {server}:{port} (No route to host)"
-_YES, _NO = ("1", "yes", "on", "true", "True"), ("0", "no", "off", "false", "False")
+_TRUE, _FALSE = ("1", "yes", "on", "true", "True"), ("0", "no", "off", "false", "False")
 
 # Passwords and keys of a storage are stored in separate files, not in its configuration.
 SENSITIVE = frozenset({"password", "encryption-key", "master-pubkey", "keyring"})
@@ -60,7 +60,7 @@ _NETWORK = f"{_FILES} path preallocation snapshot-as-volume-chain options"
 _SMB = "subdir username password domain smbversion"
 _VMWARE = "password skip-cert-verification port"
 _BLOCKS = f"{_COMMON} blocksize sparse"
-_UNASKED = ("iscsidirect", "rbd", "zfs")  # PVE does not check their servers when they are defined
+_UNCHECKED_TYPES = ("iscsidirect", "rbd", "zfs")  # PVE does not check their servers when they are defined
 
 PLUGINS: Mapping[str, Plugin] = {
     "dir": _plugin("path", f"{_FILES} shared is_mountpoint preallocation snapshot-as-volume-chain", _ANY_FILE, _DISKS),
@@ -140,17 +140,17 @@ def activate(world: World, node: str, storage: Storage) -> None:
     if storage.type in ("dir", "btrfs"):
         path = str(storage.config["path"])
         given = str(storage.config.get("is_mountpoint", "no"))
-        mount = path if given in _YES else given if given not in _NO else None
-        believed = storage.type == "btrfs" and _MOUNTED.fullmatch(path) is not None
-        mounted = believed or str(mount).removeprefix("/mnt/pve/") in world.part(Disks).of(node).directories
+        mount = path if given in _TRUE else given if given not in _FALSE else None
+        assumed = storage.type == "btrfs" and _MOUNTED.fullmatch(path) is not None
+        mounted = assumed or str(mount).removeprefix("/mnt/pve/") in world.part(Disks).of(node).directories
         if mount is not None and not mounted:
             expected = "directory is expected to be a mount point but is not mounted"
             raise failure(f"{failed}{expected}: '{mount}'")
-        may_create = all(str(storage.config.get(name, 1)) in _YES for name in ("mkdir", "create-base-path"))
+        may_create = all(str(storage.config.get(name, 1)) in _TRUE for name in ("mkdir", "create-base-path"))
         if not may_create and not directory_exists(world, path):
             raise failure(f"{failed}directory '{path}' does not exist or is unreachable")
         formatted = {other.config.get("path") for other in world.storages.values() if other.type == "btrfs"}
-        if storage.type == "btrfs" and not believed and path not in formatted:
+        if storage.type == "btrfs" and not assumed and path not in formatted:
             raise failure(f"'{path}' is not a btrfs file system")
     if "base" in storage.config:
         name = str(storage.config["base"]).partition(":")[0]
@@ -170,7 +170,7 @@ def activate(world: World, node: str, storage: Storage) -> None:
 
 def _require_backing(world: World, storage: Storage) -> None:
     """Fail unless the server answers and the pool exists."""
-    if storage.type not in _UNASKED and not _answers(world, storage):
+    if storage.type not in _UNCHECKED_TYPES and not _answers(world, storage):
         if storage.type == "pbs":
             server, port = storage.config["server"], storage.config.get("port", 8007)
             raise failure(f"{storage.id}: error fetching datastores - {UNREACHABLE.format(server=server, port=port)}")

@@ -49,8 +49,8 @@ def mark_backups(
     marks: dict[str, str] = {}
     chosen: list[Volume] = []
     for volume in archives.backups(storage, node):
-        sort = "lxc" if archives.is_container(volume) else "qemu"
-        if vmid not in (None, volume.vmid) or kind not in (None, sort):
+        guest_kind = "lxc" if archives.is_container(volume) else "qemu"
+        if vmid not in (None, volume.vmid) or kind not in (None, guest_kind):
             continue
         chosen.append(volume)
         if not archives.has_standard_name(volume):
@@ -58,7 +58,7 @@ def mark_backups(
         elif volume.protected:
             marks[volume.volid] = "protected"
         else:
-            groups.setdefault((sort, volume.vmid), []).append(volume)
+            groups.setdefault((guest_kind, volume.vmid), []).append(volume)
     for group in groups.values():
         kept = _select_kept(group, keep)
         marks |= {volume.volid: "keep" if volume.volid in kept else "remove" for volume in group}

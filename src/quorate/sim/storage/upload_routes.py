@@ -23,9 +23,9 @@ _MOST_FIELDS = 64 * 1024
 _HEAD = 512
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _FILE_PART = re.compile(
-    rb'Content-Disposition: (?P<sort>.*?); name="(?P<name>.*?)"; filename="(?P<file>[^"]+)"\r?\n', re.DOTALL
+    rb'Content-Disposition: (?P<disposition>.*?); name="(?P<name>.*?)"; filename="(?P<file>[^"]+)"\r?\n', re.DOTALL
 )
-_FIELD_PART = re.compile(rb'.*?Content-Disposition: (?P<sort>.*?); name="(?P<name>[^"]*)"', re.DOTALL)
+_FIELD_PART = re.compile(rb'.*?Content-Disposition: (?P<disposition>.*?); name="(?P<name>[^"]*)"', re.DOTALL)
 _BOUNDARY = re.compile(r"boundary\s*=\s*\"?([^\s\";,]+)")
 
 
@@ -131,14 +131,14 @@ class Upload:
         name = match["name"].decode("utf-8", "replace") if match else ""
         if match is None or header_end is None or name not in _FIELDS:
             raise BadUpload(f"wrong field name '{name}\"")
-        _check_sort(match["sort"])
+        _check_disposition(match["disposition"])
         position = _FIELDS.index(name)
         if any(later in self.fields for later in _FIELDS[position:]):
             raise BadUpload(f'wrong Content-Disposition \'form-data; name="{name}"')
         self.fields[name] = part[header_end.end() :].decode("utf-8", "replace").strip()
 
     def _begin_file(self, match: re.Match[bytes], data_start: int) -> None:
-        _check_sort(match["sort"])
+        _check_disposition(match["disposition"])
         name = match["name"].decode("utf-8", "replace")
         if name != "filename":
             raise BadUpload(f"wrong field name '{name}' for file upload, expected 'filename'", status=500)
@@ -170,8 +170,8 @@ class Upload:
             self._hash.update(data)
 
 
-def _check_sort(sort: bytes) -> None:
-    text = sort.decode("utf-8", "replace").splitlines()[0]
+def _check_disposition(disposition: bytes) -> None:
+    text = disposition.decode("utf-8", "replace").splitlines()[0]
     if text != "form-data":
         raise BadUpload(f"wrong Content-Disposition '{text}' in multipart, expected 'form-data'")
 

@@ -131,8 +131,8 @@ _BY_TYPE: dict[str, _Matrix] = {"lvm": _LVM, "lvmthin": _LVM_THIN, "zfspool": _Z
 def has_feature(storage: Storage, volume_name: str, fmt: str, feature: Feature, *, of_snapshot: bool = False) -> bool:
     """Whether the storage supports a feature for the volume or its snapshot."""
     matrix = _BY_TYPE.get(storage.type, _FILES if storage.type in FILE_BASED else {})
-    sort = "snap" if of_snapshot else "base" if is_base(volume_name) else "current"
-    return fmt in matrix.get(feature, {}).get(sort, frozenset())
+    state = "snap" if of_snapshot else "base" if is_base(volume_name) else "current"
+    return fmt in matrix.get(feature, {}).get(state, frozenset())
 
 
 def is_base(volume_name: str) -> bool:

@@ -279,9 +279,9 @@ def path_of(storage: Storage, volume_name: str) -> str:
         snapshot = volume_name.removeprefix("backup/")
         return f"pbs://{user}@{server}:{storage.config.get('datastore', '')}/{snapshot}"
     root = storage.config.get("path", f"/mnt/pve/{storage.id}")
-    sort, _, rest = volume_name.partition("/")
-    if sort in _DIRECTORIES:
-        return f"{root}/{_DIRECTORIES[sort]}/{rest}"
+    content, _, rest = volume_name.partition("/")
+    if content in _DIRECTORIES:
+        return f"{root}/{_DIRECTORIES[content]}/{rest}"
     directory, _, name = volume_name.rpartition("/")
     if storage.type == "btrfs" and name.endswith(".raw"):  # every image has its own subvolume
         name = f"{name.removesuffix('.raw')}/disk.raw"

@@ -211,10 +211,10 @@ class _Dump:
             if guest.kind == "qemu":
                 _describe_disk(log, drive, taken=taken)
             else:
-                sort = "bind mount point" if drive.is_bind_mount else "volume mount point"
+                kind = "bind mount point" if drive.is_bind_mount else "volume mount point"
                 where = f"{drive.key} ('{_mount_path(drive)}')"
                 reason = "not a volume" if drive.is_bind_mount else "disabled"
-                excluded = f"excluding {sort} {where} from backup ({reason})"
+                excluded = f"excluding {kind} {where} from backup ({reason})"
                 log.info(f"including mount point {where} in backup" if taken else excluded)
 
     async def _interrupt_guest(self, mode: str) -> None:
