@@ -70,7 +70,7 @@ async def test_nothing_is_left_behind(tmp_path):
         await quorate.clock.advance(1)
         (task,) = consoles_opened(quorate)
         assert task.exitstatus == "OK"
-        assert not screens(quorate).lines
+        assert not screens(quorate).vnc_ports
         assert quorate.audit() == []
 
 
