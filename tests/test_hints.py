@@ -1,4 +1,4 @@
-"""Advice refers to tools by constants; each of them has to exist, and no layer below the operations spells a name."""
+"""Texts refer to tools and arguments by hints, so that each surface can name them; no text spells a name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,102 @@ import pytest
 
 import quorate
 from quorate import hints
-from quorate.hints import ToolHint
+from quorate.hints import (
+    GUEST_DELETE,
+    GUEST_LIST,
+    GUEST_POWER,
+    NAMED,
+    OMITTED,
+    Advice,
+    ArgumentHint,
+    CalledTool,
+    Hint,
+    Sentence,
+    ToolHint,
+    append_advice,
+    either,
+    resolve,
+    see,
+)
 from quorate.operations.registry import operations
+from quorate.problems import Conflict
+from tests.rigs.advice_texts import literal_texts
 
 SOURCE = Path(quorate.__file__).parent
+
+
+def without(*arguments: str):
+    """The names of a surface that lacks these arguments and every tool."""
+
+    def name(hint: Hint) -> str | None:
+        if isinstance(hint, ToolHint):
+            return None
+        return None if isinstance(hint, ArgumentHint) and hint.name in arguments else str(hint)
+
+    return name
+
+
+def test_an_argument_is_written_with_its_value_empty_or_by_its_name():
+    advice = Advice("Give {stop}, {file} or {size}, and leave {vmid} out", stop=True, file="", size=NAMED, vmid=OMITTED)
+    assert str(advice) == "Give stop=true, file= or size, and leave vmid out"
+
+
+def test_only_placeholders_of_hints_are_replaced():
+    assert str(Sentence("The guest {stop} has {notes}", notes=NAMED)) == "The guest {stop} has notes"
+    assert str(Sentence("{a} {b}", a="{b}", b=1)) == "a={b} b=1"
+
+
+def test_calls_follow_the_alternatives():
+    advice = either(Advice("Shut it down", GUEST_POWER(action="shutdown")), Advice("give {stop}", stop=True))
+    assert str(advice) == "Shut it down, or give stop=true: guest_power action=shutdown"
+
+
+def test_an_alternative_is_left_out_where_its_argument_does_not_exist():
+    advice = either(Advice("Give {stop}", stop=True), "wait", Advice("use {force}", force=True))
+    assert advice.render(without("stop")) == "Wait, or use force=true"
+    assert advice.render(without("force")) == "Give stop=true, or wait"
+    assert Advice("Give {stop}", GUEST_DELETE, stop=True).render(without("stop")) == ""
+
+
+def test_sentences_are_left_out_one_by_one():
+    advice = append_advice(Advice("Give {stop}", stop=True), "Then {force} works", force=True)
+    assert str(advice) == "Give stop=true. Then force=true works"
+    assert advice.render(without("stop")) == "Then force=true works"
+    joined = Advice("Give {stop}", stop=True).then(Advice("{force} works, too", force=True), "; ")
+    assert str(joined) == "Give stop=true; force=true works, too"
+    assert joined.render(without("force")) == "Give stop=true"
+
+
+def test_where_to_look_is_left_out_where_no_such_tool_exists():
+    found = {"next": see("See what exists", GUEST_LIST), "warnings": [see("See it", GUEST_LIST), "It is full"]}
+    assert resolve(found) == {"next": "See what exists: guest_list", "warnings": ["See it: guest_list", "It is full"]}
+    assert resolve(found, without()) == {"warnings": ["It is full"]}
+
+
+def test_a_statement_keeps_what_cannot_be_named():
+    assert (
+        Sentence("{action} needs {size}", action="grow", size=NAMED).render(without("size")) == "action=grow needs size"
+    )
+
+
+def test_a_problem_is_told_with_the_names_of_the_surface():
+    problem = Conflict(
+        Sentence("{tool} failed", tool=CalledTool("guest_delete")), next_step=Advice("Give {stop}", stop=True)
+    )
+    assert str(problem) == "guest_delete failed. Give stop=true."
+    problem.translate(lambda hint: "delete_vm" if isinstance(hint, CalledTool) else None)
+    assert str(problem) == "delete_vm failed."
+
+
+def test_values_are_passed_through_a_change_and_names_are_not():
+    advice = Advice("Give {password} to web01", GUEST_LIST(name="web01"), password="web01")
+    hidden = advice.transform(lambda part: dict.fromkeys(part, "***") if isinstance(part, dict) else part.upper())
+    assert str(hidden) == "GIVE {PASSWORD} TO WEB01: guest_list name=***"
+    kept = Sentence("{name} is {other}", name=ArgumentHint("of", "sdn"), other=NAMED)
+    assert str(kept.transform(lambda part: part)) == "of=sdn is other"
+
+
+# -- the texts of the product ------------------------------------------------------------------------------------------
 
 
 def test_every_tool_hint_names_an_operation() -> None:
@@ -38,3 +130,14 @@ def _texts(module: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
             yield node.lineno, node.value
+
+
+def test_no_text_for_a_caller_spells_a_tool_or_an_argument():
+    arguments = {name for one in operations().values() for name in one.arguments.__struct_fields__}
+    several_words = [name for name in arguments if "_" in name]
+    spelled = re.compile(
+        rf"(?<![\w-])(?:(?:{'|'.join(arguments)})=|(?:{'|'.join([*several_words, *operations()])})(?![\w-]))"
+    )
+    texts = list(literal_texts())
+    assert len(texts) > 1000
+    assert not [f"{place}: {text}" for place, text in texts if spelled.search(text)]

@@ -247,7 +247,7 @@ def to_advice(advice: Advice | str) -> Advice:
 
 
 def resolve(value: Any, name: Naming = str) -> Any:
-    """The same data with every wording as text."""
+    """The same data with every wording as text; advice that nobody can follow is left out."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Wording):
@@ -255,8 +255,20 @@ def resolve(value: Any, name: Naming = str) -> Any:
     if isinstance(value, (list, tuple)):
         return value if all(isinstance(one, _PLAIN) for one in value) else [resolve(one, name) for one in value]
     if isinstance(value, Mapping):
-        return {key: resolve(one, name) for key, one in value.items()}
+        resolved = {key: _resolve_entry(one, name) for key, one in value.items()}
+        return {key: one for key, one in resolved.items() if one is not _NOTHING}
     return value
+
+
+_NOTHING: Final = object()
+
+
+def _resolve_entry(value: Any, name: Naming) -> Any:
+    if isinstance(value, Wording):
+        return value.render(name) or _NOTHING
+    if isinstance(value, (list, tuple)) and any(isinstance(one, Wording) for one in value):
+        return [text for one in value if (text := resolve(one, name))] or _NOTHING
+    return resolve(value, name)
 
 
 def _spell(value: Any) -> str:

@@ -88,6 +88,12 @@ class Problem(Exception):
         self._why = self._why and self._why.transform(change)
         self.advice = self.advice and self.advice.transform(change)
 
+    def translate(self, name: Naming) -> None:
+        """Use these names of tools and arguments from here on."""
+        self.what = self._what.render(name)
+        self.why = self._why and self._why.render(name)
+        self.next_step = self.advice and self.advice.render(name)
+
     def __str__(self) -> str:
         return self.render(str)
 

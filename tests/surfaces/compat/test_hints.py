@@ -1,17 +1,16 @@
 """What an answer advises can be done: it names tools and arguments of the surface that is served."""
 
-import ast
-import functools
 import re
 from pathlib import Path
 
 import pytest
 
-import quorate
-from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, TASK_WAIT, Advice, see
+from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, OMITTED, TASK_WAIT, Advice, either, see
 from quorate.operations.registry import operations
+from quorate.surfaces import compat
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.advice import AdviceTranslator
+from tests.rigs.advice_texts import built_advice, literal_texts
 from tests.rigs.compat_session import refused, surface
 from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.sweeps import sample
@@ -20,59 +19,42 @@ pytestmark = pytest.mark.anyio
 
 OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
 EVERY_NAME = set(operations()) | {tool for name in SYSTEMS for tool in system(name).tools}
-OUR_ARGUMENTS = {name for one in operations().values() for name in one.arguments.__struct_fields__ if "_" in name}
-PRODUCT = Path(quorate.__file__).parent
-PARTS = ("operations", "homelab", "inside", "pipeline", "pve", "ssh")
-
-
-@functools.cache
-def written_hints():
-    """Every text of the product that names one of our tools or gives one of their arguments, blanks for its values."""
-    found = set()
-    for part in PARTS:
-        for file in (PRODUCT / part).rglob("*.py"):
-            found |= set(_texts(ast.parse(file.read_text())))
-    return sorted(text for text in found if re.search(r"\w+_\w+|\w=", text))
-
-
-def _texts(tree):
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg in ("next_step", "note") and id(node.value) not in inner:
-            for one in ast.walk(node.value):
-                if isinstance(one, ast.JoinedStr):
-                    yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in one.values)
-                elif isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in inner:
-                    yield one.value
+EVERY_ARGUMENT = {name for one in operations().values() for name in one.arguments.__struct_fields__}
+OUR_ARGUMENTS = {name for name in EVERY_ARGUMENT if "_" in name}
 
 
 def named_in(text):
-    """Names of tools, of whichever server."""
-    return {word for word in re.findall(r"[\w-]+", text) if word in EVERY_NAME}
+    """Names of tools, of whichever server; washyu's plans have a part that is called like one."""
+    return {word for word in re.findall(r"[\w-]+", text) if word in EVERY_NAME - {"network_changes"}}
+
+
+def advise(name, tool, advice, guest_type=None):
+    """The advice as the caller of a tool reads it."""
+    return advice.render(AdviceTranslator(system(name)).naming(system(name).tools[tool], guest_type))
 
 
 @pytest.mark.thorough
-def test_there_are_hints_to_look_at():
-    hints = written_hints()
-    assert len(hints) > 80
-    assert any("full=true" in hint for hint in hints)
+def test_there_is_advice_to_look_at():
+    advice = built_advice()
+    assert len(advice) > 300
+    assert any("full=true" in str(one) for one in advice)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sample(SYSTEMS, every=3))
-def test_no_hint_names_a_tool_or_an_argument_that_is_not_there(name):
+def test_no_advice_names_a_tool_or_an_argument_that_is_not_there(name):
     served = system(name)
     translator = AdviceTranslator(served)
     for tool in served.tools.values():
-        for hint in written_hints():
-            told = translator.advise(hint, tool) or ""
-            assert named_in(told) <= set(served.tools), (tool.name, hint, told)
-            mentioned = [tool, *(served.tools[one] for one in named_in(told))]
+        for advice in built_advice():
+            text = advice.render(translator.naming(tool))
+            assert named_in(text) <= set(served.tools), (tool.name, str(advice), text)
+            mentioned = [tool, *(served.tools[one] for one in named_in(text))]
             arguments = {spelling for one in mentioned for spelling in one.spellings}
-            assert set(re.findall(r"(?<![\w-])([a-z][a-z_]*)=", told)) <= arguments, (tool.name, hint, told)
-            assert set(re.findall(r"\w+", told)) & OUR_ARGUMENTS <= arguments, (tool.name, hint, told)
-            if not hint.startswith(","):  # what is only a part of a hint
-                assert not told.startswith((",", "or ", ";")), (tool.name, hint, told)
+            given = set(re.findall(r"(?<![\w-])([a-z][a-z_]*)=", text)) & EVERY_ARGUMENT
+            assert given <= arguments, (tool.name, str(advice), text)
+            assert set(re.findall(r"\w+", text)) & OUR_ARGUMENTS <= arguments, (tool.name, str(advice), text)
+            assert not text.startswith((",", "or ", ";", ":")), (tool.name, str(advice), text)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -80,40 +62,56 @@ def test_what_a_surface_says_of_its_own_names_its_own_tools(name):
     """Descriptions of tools and arguments, and the hints that are written for this surface."""
     served = system(name)
     texts = [part for tool in served.tools.values() for part in (tool.about, *(one.about for one in tool.accepted))]
-    for file in (PRODUCT / "surfaces" / "compat" / name).glob("*.py"):
-        texts += _texts(ast.parse(file.read_text()))
+    texts += [text for _, text in literal_texts(Path(compat.__file__).parent / name)]
     for text in texts:
         assert named_in(text) <= set(served.tools), text
 
 
 def test_a_call_of_ours_becomes_the_call_of_theirs_that_does_the_same():
-    bsahane, gilby125, brynnjocelyn = system("bsahane"), system("gilby125"), system("brynnjocelyn")
     follow = Advice("Follow it", TASK_WAIT(task="UPID:pve1:1:"))
-    text = AdviceTranslator(bsahane).advise(follow, bsahane.tools["proxmox-stop-vm"])
-    assert text == "Follow it: proxmox-wait-task upid=UPID:pve1:1:"
-    text = AdviceTranslator(brynnjocelyn).advise(follow, brynnjocelyn.tools["stop_vm"])
-    assert text == "Follow it: get_task_status upid=UPID:pve1:1:"
-    assert AdviceTranslator(gilby125).advise(follow, gilby125.tools["proxmox_stop_vm"]) == "Follow it"
-    hint = Advice("Shut it down first, or give stop=true to cut its power", GUEST_POWER(action="shutdown"))
-    text = AdviceTranslator(gilby125).advise(hint, gilby125.tools["proxmox_delete_lxc"])
-    assert text == "Shut it down first: proxmox_shutdown_lxc"
-    washyu = system("washyu")
-    hint = Advice("Decommission it anyway", DEVICE_DECOMMISSION(move_to="…"), DEVICE_DECOMMISSION(force=True))
-    text = AdviceTranslator(washyu).advise(hint, washyu.tools["decommission_device"])
-    assert text == (
+    assert advise("bsahane", "proxmox-stop-vm", follow) == "Follow it: proxmox-wait-task upid=UPID:pve1:1:"
+    assert advise("brynnjocelyn", "stop_vm", follow) == "Follow it: get_task_status upid=UPID:pve1:1:"
+    assert advise("gilby125", "proxmox_stop_vm", follow) == "Follow it"
+    anyway = Advice("Decommission it anyway", DEVICE_DECOMMISSION(move_to="…"), DEVICE_DECOMMISSION(force=True))
+    assert advise("washyu", "decommission_device", anyway) == (
         "Decommission it anyway: decommission_device migration_plan=…, decommission_device force_removal=true"
     )
 
 
+def test_an_alternative_is_left_out_where_the_tool_does_not_take_its_argument():
+    stop = either(Advice("Shut it down first", GUEST_POWER(action="shutdown")), Advice("give {stop}", stop=True))
+    assert advise("gilby125", "proxmox_delete_lxc", stop) == "Shut it down first: proxmox_shutdown_lxc"
+    forced = advise("solomonneas", "proxmox_destroy_resource", stop)
+    assert forced == "Shut it down first, or give force=true: proxmox_stop_resource"
+
+
+def test_an_argument_that_is_required_cannot_be_left_out():
+    advice = Advice("Leave {vmid} out", vmid=OMITTED)
+    required = {
+        (name, tool.name): any(one.required for one in tool.accepted if "vmid" in one.spellings)
+        for name in SYSTEMS
+        for tool in system(name).tools.values()
+        if "vmid" in tool.spellings and "vmid" not in tool.needs
+    }
+    assert set(required.values()) == {True, False}
+    for (name, tool), is_required in required.items():
+        assert advise(name, tool, advice) == ("" if is_required else "Leave vmid out"), tool
+
+
+def test_a_tool_for_either_type_leads_to_the_tools_for_the_type_of_its_guest():
+    start = Advice("Start it", GUEST_POWER(action="start"))
+    assert advise("bsahane", "proxmox-guest-exec", start, "qemu") == "Start it: proxmox-start-vm"
+    assert advise("bsahane", "proxmox-guest-exec", start, "lxc") == "Start it: proxmox-start-lxc"
+
+
 def test_a_tool_that_has_just_been_called_is_no_advice_and_nothing_is_to_be_listed_without_one():
-    served = system("solomonneas")
-    translator, tool = AdviceTranslator(served), served.tools["proxmox_service_status"]
-    assert translator.advise(see("List the services", GUEST_SERVICE), tool) is None
+    assert advise("solomonneas", "proxmox_service_status", see("List the services", GUEST_SERVICE)) == ""
     again = Advice("Look at another", GUEST_SERVICE(service="ssh"))
-    assert translator.advise(again, tool) == "Look at another: proxmox_service_status service=ssh"
+    text = advise("solomonneas", "proxmox_service_status", again)
+    assert text == "Look at another: proxmox_service_status service=ssh"
 
 
-# -- as they come out --------------------------------------------------------------------------------------------------
+# -- as callers read it ------------------------------------------------------------------------------------------------
 
 TAKEN = [
     ("brynnjocelyn", "create_vm", {"node": "pve1", "vmid": 101}),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from quorate.hints import ToolHint
 from quorate.operations.registry import Risk
 from quorate.problems import Problem
 from quorate.surfaces.compat.gates import GATES, OPEN, OwnGate
@@ -93,7 +94,7 @@ class Tool:
     name: str
     about: str
     native: str
-    """The native call that does the same: `guest_power action=start`."""
+    """The native call that does the same, or several that do it together: `guest_power action=start`."""
     recipe: Recipe
     parameters: tuple[Parameter, ...] = ()
     risk: Risk = Risk.READ
@@ -104,6 +105,11 @@ class Tool:
     """Parameters that are optional in the schema although the tool can do nothing without them."""
     unlisted: tuple[Parameter, ...] = ()
     """Accepted but not listed: in that server's documentation, not in its schema."""
+
+    @cached_property
+    def native_calls(self) -> tuple[ToolHint, ...]:
+        """The native calls that each do what the tool does, with the arguments that make them do it."""
+        return () if ", then " in self.native else tuple(map(_parse_call, self.native.split(", ")))
 
     @property
     def changes(self) -> bool:
@@ -153,6 +159,13 @@ class System:
     """Native arguments in advice -> its own, where only this system calls them that: `overwrite` -> `force`."""
     error: Callable[[Tool, Problem], dict[str, Any] | str] | None = None
     """How it reports an error, where that is an object or a text of its own."""
+
+
+def _parse_call(text: str) -> ToolHint:
+    """`guest_power action=start`; values that only stand for what the caller gives are left out."""
+    tool, *given = text.split()
+    arguments = dict(one.split("=", 1) for one in given)
+    return ToolHint(tool, {name: value for name, value in arguments.items() if value.isidentifier()})
 
 
 # -- tools.toml --------------------------------------------------------------------------------------------------------

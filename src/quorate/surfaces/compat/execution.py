@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ from quorate.operations.registry import Table
 from quorate.pipeline.caller import Exchange
 from quorate.pipeline.invocation import Result
 from quorate.pipeline.pipeline import Pipeline
-from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound, TaskFailed
+from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound, Problem, TaskFailed
 from quorate.pve.cluster import Defaults
 from quorate.pve.inventory import Inventory
 from quorate.pve.lookup import Resource
@@ -116,6 +116,8 @@ class ToolCall:
         self.pictures: tuple[bytes, ...] = ()
         self.remarks: list[str] = []
         """What the caller should know in addition to the answer."""
+        self.guest_type: str | None = None
+        """qemu or lxc, once it is known which guest the call is about."""
         self._declared = tool
         self._translator = translator
         self._pipeline = pipeline
@@ -132,7 +134,7 @@ class ToolCall:
     async def facts(self, operation: str, /, **arguments: Any) -> dict[str, Any]:
         data = (await self._run(operation, arguments)).data
         assert isinstance(data, dict), f"{operation} answers with a list"
-        return self._translator.translate(data, self._declared)
+        return self._translate(data)
 
     async def rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
         """All rows of a native list, page by page."""
@@ -145,7 +147,7 @@ class ToolCall:
             page = await self._table(operation, {"limit": PAGE, **arguments, "offset": len(rows)})
             rows += _objects(page)
             if page.next_offset is None or not page.rows:
-                return rows, self._translator.translate(page.facts, self._declared)
+                return rows, self._translate(page.facts)
 
     async def some_rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
         """The rows of a native list that has no pages."""
@@ -175,7 +177,7 @@ class ToolCall:
         asked = {"method": "GET", "path": path, "params": _without_none(params) or None}
         answer = (await self._run("api_call", asked, replace(self._exchange, in_full=True))).data
         assert isinstance(answer, dict)
-        return self._translator.translate(answer, self._declared)["data"]
+        return self._translate(answer)["data"]
 
     @contextmanager
     def lending(self, login: Login) -> Iterator[None]:
@@ -225,6 +227,7 @@ class ToolCall:
         if type is not None and row.type != type:
             kinds = {"qemu": "VM", "lxc": "container"}
             raise BadArgument(f"{called} is a {kinds[row.type]}", why=f"{self.tool} is for {kinds[type]}s only")
+        self.guest_type = row.type
         name = self._pipeline.sanitize(row.name)
         return LocatedGuest(row.vmid, name, row.type, row.node, "template" if row.template else row.status)
 
@@ -316,7 +319,7 @@ class ToolCall:
         assert isinstance(data, dict)
         if result.failed:
             raise TaskFailed(str(data.get("plan", operation)), why=_why(data), facts=data)
-        return ChangeResult(self._translator.translate(data, self._declared), result.outcome)
+        return ChangeResult(self._translate(data), result.outcome)
 
     async def _run(self, operation: str, arguments: Mapping[str, Any], exchange: Exchange | None = None) -> Result:
         about_homelab = self._pipeline.operation(operation).about_homelab
@@ -324,9 +327,25 @@ class ToolCall:
             await self._require_one(host)
         of_cluster = self._cluster is not None and not about_homelab
         where = {"cluster": self._cluster} if of_cluster else {}
-        result = await self._pipeline.run(operation, {**where, **_without_none(arguments)}, exchange or self._exchange)
+        given = {**where, **_without_none(arguments)}
+        try:
+            result = await self._pipeline.run(operation, given, exchange or self._exchange)
+        except Problem:
+            await self._find_type(arguments.get("guest"))
+            raise
         self.pictures += result.pictures
         return result
+
+    async def _find_type(self, vmid: Any) -> None:
+        """Which type the guest has, so that advice names no tool for the other type."""
+        if self.guest_type is None and isinstance(vmid, int):
+            with suppress(Problem):
+                async with self._inventory() as inventory:
+                    row = (await inventory.view()).by_vmid.get(vmid)
+                    self.guest_type = row.type if row else None
+
+    def _translate(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return self._translator.translate(facts, self._declared, self.guest_type)
 
     async def _require_one(self, host: str) -> None:
         """The tools of other systems name one host; a label or `all` would make them act on several."""

@@ -12,7 +12,7 @@ from mcp.types import Tool as ListedTool
 
 from quorate.config import Access
 from quorate.hints import Naming
-from quorate.operations.registry import NEEDED, find_operation
+from quorate.operations.registry import NEEDED
 from quorate.pipeline.caller import Caller, Exchange, Exposure, ToolsetChoice
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, Problem, Refused
@@ -69,12 +69,13 @@ class CompatSurface:
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         exchange = exchange.with_exposure(self._caller.exposure)
         tool = self._find(name)
+        call: ToolCall | None = None
         try:
             decoded, remarks = decode_arguments(tool, arguments, self._settings.opt_ins)
             call = ToolCall(tool, decoded, self.pipeline, exchange, self._settings, self._translator)
             answer = await tool.recipe(call)
         except Problem as problem:
-            return self._failed(tool, self._translate(tool, problem))
+            return self._failed(tool, self._translate(tool, problem, call.guest_type if call else None))
         return _tool_result(answer, call.pictures, remarks=[*remarks, *call.remarks])
 
     def _find(self, name: str) -> Tool:
@@ -85,18 +86,12 @@ class CompatSurface:
 
     # -- problems in that server's words ---------------------------------------------------------------------------
 
-    def _translate(self, tool: Tool, problem: Problem) -> Problem:
-        operation, _, rest = problem.what.partition(" ")
-        if find_operation(operation):
-            problem.what = f"{tool.name} {rest}"
+    def _translate(self, tool: Tool, problem: Problem, guest_type: str | None) -> Problem:
         needed = NEEDED[tool.risk]
         lacks_opt_in = isinstance(problem, OptInMissing)  # says what to set
         if isinstance(problem, Refused) and not lacks_opt_in and not self._access.allows(needed):
             problem.next_step = f"Only the operator can change that, by starting Quorate with {self._options(needed)}"
-        elif problem.advice:
-            problem.next_step = self._translator.advise(problem.advice, tool, problem.what)
-        if problem.why:
-            problem.why = self._translator.translate_text(problem.why, tool)
+        problem.translate(self._translator.naming(tool, guest_type))
         return problem
 
     def _options(self, needed: Access) -> str:
