@@ -91,7 +91,7 @@ def _rows(row: dict[str, Any], level: int, now: float) -> list[Any]:
 async def snapshot_create(
     pve: Cluster,
     guest: GuestRef,
-    snapshot: Annotated[str, Meta(description="Name; default: from the time")] | None = None,
+    snapshot: Annotated[str, Meta(description="Name; default: the current time")] | None = None,
     description: str | None = None,
     ram: Annotated[bool, Meta(description="Save the memory of a running VM, too")] = False,
 ) -> Plan:

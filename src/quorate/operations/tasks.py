@@ -108,7 +108,7 @@ async def task_wait(
     pve: Cluster,
     task: TaskRef,
     report: Report,
-    wait: Annotated[float, Meta(ge=0, le=50, description="Seconds to wait at most")] = 45,
+    wait: Annotated[float, Meta(ge=0, le=50, description="Maximum seconds to wait")] = 45,
     log_lines: LogLines = 10,
 ) -> dict[str, Any]:
     """Follow a task until it ends; call again if it still runs."""

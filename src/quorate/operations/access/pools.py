@@ -78,7 +78,7 @@ async def pool_set(
     remove_storages: list[str] | None = None,
     move: Annotated[bool, Meta(description="Also take guests out of their current pool")] = False,
 ) -> Plan:
-    """Create a pool, change its comment, or its members. Members need access admin: roles on the pool hold for them."""
+    """Create a pool, change its comment or members. Members need access admin, as roles on the pool apply to them."""
     if not _POOL_ID.fullmatch(pool):
         raise BadArgument(f"{pool!r} is not a pool name", next_step="Use letters, digits, dot, dash and underscore")
     if sum(len(one or []) for one in (add_guests, remove_guests, add_storages, remove_storages)) > MEMBERS_AT_ONCE:

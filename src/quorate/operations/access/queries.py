@@ -25,9 +25,11 @@ Kind = Literal["users", "groups", "roles", "realms", "tokens", "acl", "pools"]
 async def access_list(
     pve: Cluster,
     kind: Kind,
-    name: Annotated[str, Meta(description="Part of the id; for acl of path, holder or role; a pool in full")]
+    name: Annotated[
+        str, Meta(description="Part of the id; for acl, of path, holder or role; for pools, the whole name")
+    ]
     | None = None,
-    enabled: Annotated[bool, Meta(description="Only such users")] | None = None,
+    enabled: Annotated[bool, Meta(description="Only enabled users; false: only disabled")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:

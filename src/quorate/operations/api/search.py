@@ -60,7 +60,9 @@ _MEANS = {
 async def api_search(
     pve: Cluster,
     words: Annotated[str, Meta(description="Such as 'backup job schedule' or 'VM.Clone'")] | None = None,
-    path: Annotated[str, Meta(description="Describe this one: /nodes/{node}/qemu or /nodes/pve1/qemu, with its method")]
+    path: Annotated[
+        str, Meta(description="Describe this endpoint: /nodes/{node}/qemu or /nodes/pve1/qemu, with its method")
+    ]
     | None = None,
     method: Method | None = None,
     parameter: Annotated[str, Meta(description="With path: only this one, in full")] | None = None,

@@ -150,9 +150,9 @@ async def backup_create(
     mode: Mode = "snapshot",
     compress: Compress = "zstd",
     notes: Notes = NOTES_TEMPLATE,
-    protected: Annotated[bool, Meta(description="Against deletion and pruning")] = False,
+    protected: Annotated[bool, Meta(description="Protect from deletion and pruning")] = False,
 ) -> Plan:
-    """Back up guests now. Nothing older is pruned."""
+    """Back up guests now. Older backups are not pruned."""
     guests = await _guests(pve, guest)
     for one in guests:
         await require(pve, f"back up {one}", f"/vms/{one.vmid}", "VM.Backup")
@@ -255,7 +255,7 @@ async def backup_prune(
     keep: Annotated[Keep, Meta(description="last=3,daily=7,weekly=4 …; default: the storage's own")] | None = None,
     guest: GuestRef | None = None,
     type: Literal["vm", "ct"] | None = None,
-    node: Annotated[str, Meta(description="Of a storage that is not shared: only this node's")] | None = None,
+    node: Annotated[str, Meta(description="Of a local storage: only this node's")] | None = None,
 ) -> Plan:
     """Delete old backups by a retention rule. A dry run lists what would be deleted; protected ones stay."""
     where = await stored_volumes.places(pve, storages=[storage], node=node, content=["backup"])

@@ -77,7 +77,7 @@ async def backup_coverage(
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Guests that no enabled job covers, that have no backup or only an old one; and when a restore last proved it."""
+    """Guests that no enabled backup job covers, or without a recent backup; and when a restore last proved one."""
     rows, trouble = await coverage(pve)
     now = pve.clock.time()
     shown = [row for row in rows if all or row.trouble(now, max_days)]

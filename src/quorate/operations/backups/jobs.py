@@ -86,7 +86,7 @@ def guests_of(job: dict[str, Any], guests: list[Resource]) -> list[Resource]:
 async def backup_job_list(
     pve: Cluster, limit: Annotated[int, Meta(ge=1, le=200)] = 50, offset: Annotated[int, Meta(ge=0)] = 0
 ) -> Table:
-    """Backup jobs: schedule, guests, storage, retention. Which guests none covers: backup_coverage."""
+    """Backup jobs: schedule, guests, storage, retention. Guests without a job: backup_coverage."""
     return page(COLUMNS, (_row(job) for job in await read_jobs(pve)), limit=limit, offset=offset)
 
 
@@ -139,7 +139,7 @@ def _job_risk(arguments: Mapping[str, Any]) -> Risk:
 )
 async def backup_job_set(
     pve: Cluster,
-    job: Annotated[str, Meta(description="Id; without: a new job")] | None = None,
+    job: Annotated[str, Meta(description="Id; omit for a new job")] | None = None,
     schedule: Annotated[str, Meta(description="21:00, sat 03:30, mon..fri 22:00, */6:00")] | None = None,
     guest: GuestRefs | None = None,
     pool: Annotated[str, Meta(description="Instead of guest: all of a pool")] | None = None,
@@ -154,7 +154,7 @@ async def backup_job_set(
     enabled: bool | None = None,
     comment: str | None = None,
 ) -> Plan:
-    """Create or change a backup job. What is not given stays as it is; keep needs access admin."""
+    """Create or change a backup job. Omitted settings stay as they are; keep needs access admin."""
     known = {str(one["id"]): one for one in await read_jobs(pve)}
     old = known.get(job or "")
     selection = await _guest_selection(pve, guest, pool, all, exclude, old)
@@ -354,7 +354,7 @@ async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
     example="job=nightly",
 )
 async def backup_job_run(pve: Cluster, job: JobId) -> Plan:
-    """Run a backup job now, also a disabled one. Nothing older is pruned; the scheduled runs do that."""
+    """Run a backup job now, even a disabled one. Only scheduled runs prune older backups."""
     found = await find_job(pve, job)
     pve.inventory.forget()  # a guest that was made a moment ago is backed up as well
     guests = guests_of(found, await pve.inventory.guests())

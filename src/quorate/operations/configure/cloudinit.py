@@ -102,7 +102,7 @@ async def cloudinit_set(
     searchdomain: str | None = None,
     upgrade: Annotated[bool, Meta(description="Upgrade packages at first boot")] | None = None,
     custom: Annotated[str, Meta(description="Snippets: user=local:snippets/u.yml,network=…")] | None = None,
-    storage: Annotated[str, Meta(description="For the drive, if it has to be made")] | None = None,
+    storage: Annotated[str, Meta(description="For the drive, if it has to be created")] | None = None,
     regenerate: Annotated[bool, Meta(description="Write the drive again; default: if the VM runs")] | None = None,
 ) -> Plan:
     """Set cloud-init of a VM; the drive is created if missing. An empty string removes a setting."""

@@ -118,7 +118,7 @@ async def disk_destroy(
     disk: Annotated[str, Meta(description="unused0, or scsi1 of a VM")],
     force: Annotated[bool, Meta(description="Even the disk it boots from")] = False,
 ) -> Plan:
-    """Destroy a disk and all data on it, for good."""
+    """Destroy a disk and all data on it, permanently."""
     found = await pve.guest(guest)
     config = await read_config(found)
     key = existing_disk(found, config, disk)

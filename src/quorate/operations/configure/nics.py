@@ -45,7 +45,7 @@ Nic = Annotated[int | str, Meta(description="net0, net1 …")]
 async def nic_set(
     pve: Cluster,
     guest: GuestRef,
-    nic: Annotated[int | str, Meta(description="net0 …; left out: a new one")] | None = None,
+    nic: Annotated[int | str, Meta(description="net0 …; omit for a new one")] | None = None,
     bridge: Annotated[str, Meta(description="Bridge or vnet")] | None = None,
     vlan: Annotated[int, Meta(ge=0, le=4094, description="0: none")] | None = None,
     firewall: bool | None = None,
@@ -60,7 +60,7 @@ async def nic_set(
     ip6: Annotated[str, Meta(description="CIDR, auto, dhcp, manual")] | None = None,
     gateway6: str | None = None,
 ) -> Plan:
-    """Add a network card or change single settings of one; everything else, the MAC too, is kept."""
+    """Add a network card or change single settings of one; everything else, including the MAC, is kept."""
     found = await pve.guest(guest)
     addresses = {"ip": ip, "gateway": gateway, "ip6": ip6, "gateway6": gateway6, "name": name}
     _refuse_foreign(found, addresses, model)

@@ -27,10 +27,10 @@ async def firewall_delete(
     kind: Literal["rule", "alias", "ipset", "group"],
     item: Annotated[int | str, Meta(description="Position of the rule, or the name")],
     of: Of | None = None,
-    force: Annotated[bool, Meta(description="With members of the IP set, rules of the group")] = False,
+    force: Annotated[bool, Meta(description="Also members of the IP set or rules of the group")] = False,
     digest: Digest | None = None,
 ) -> Plan:
-    """Delete a firewall rule, or an alias, IP set or security group that no rule uses. The answer shows what it was."""
+    """Delete a firewall rule, or an alias, IP set or security group that no rule uses. Returns what was deleted."""
     if kind != "rule":
         if digest is not None:
             raise BadArgument(

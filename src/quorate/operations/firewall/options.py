@@ -44,7 +44,7 @@ async def firewall_options_set(
 ) -> Plan:
     """Switch the firewall of the cluster, a node (both need access admin) or a guest on or off, or change its options.
 
-    Before the nodes are affected, it is checked who could still reach ports 8006 and 22.
+    Before the nodes are affected, it checks who could still reach ports 8006 and 22.
     """
     firewall = await scope_of(pve, scope, of)
     wanted: dict[str, Any] = {"enable": enable, "policy_in": policy_in, "policy_out": policy_out, **(options or {})}

@@ -58,8 +58,8 @@ async def firewall_rule_set(
     comment: str | None = None,
     digest: Digest | None = None,
 ) -> Plan:
-    """Add a firewall rule, or change or move one; "" clears a field. Rules count from the top. Other scopes than guest
-    need access admin."""
+    """Add a firewall rule, or change or move one; "" clears a field. Rules are numbered from the top. Scopes other
+    than guest need access admin."""
     given = {
         "type": type, "action": action, "macro": macro, "proto": proto, "source": source, "dest": dest,
         "sport": sport, "dport": dport, "icmp-type": icmp_type, "iface": iface, "log": log, "comment": comment,

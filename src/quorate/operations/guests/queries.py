@@ -106,7 +106,7 @@ async def guest_list(
     name: Annotated[str, Meta(description="Part of it, or web*")] | None = None,
     tag: str | None = None,
     pool: str | None = None,
-    template: Annotated[bool, Meta(description="false: none")] | None = None,
+    template: Annotated[bool, Meta(description="Only templates; false: none")] | None = None,
     protection: bool | None = None,
     sort: Annotated[
         Literal["vmid", "name", "cpu", "mem", "disk", "uptime"],

@@ -82,7 +82,7 @@ async def replication_set(
     guest: GuestRef,
     target: Annotated[str, Meta(description="Node that gets the copies")],
     schedule: Annotated[str, Meta(description="Calendar event such as */15 or 02:00")] | None = None,
-    rate: Annotated[float, Meta(ge=1, description="MB/s at most")] | None = None,
+    rate: Annotated[float, Meta(ge=1, description="Maximum MB/s")] | None = None,
     enabled: bool | None = None,
     comment: str | None = None,
 ) -> Plan:

@@ -35,9 +35,7 @@ from quorate.operations.registry import Risk, Table, operation
 from quorate.problems import Conflict, NotFound, Problem
 
 Account = Annotated[str, Meta(description="Name of the administration account")]
-Groups = Annotated[
-    list[str], Meta(description="Instead of those of docker, lxd, libvirt, kvm, incus-admin found there")
-]
+Groups = Annotated[list[str], Meta(description="Instead of docker, lxd, libvirt, kvm, incus-admin, where present")]
 USUAL_ACCOUNT = "quorate"
 
 
@@ -52,7 +50,7 @@ async def host_admin_setup(
     host: HostRefs,
     account: Account = USUAL_ACCOUNT,
     groups: Groups | None = None,
-    sudo: Annotated[bool, Meta(description="Root's privileges without a password")] = True,
+    sudo: Annotated[bool, Meta(description="Passwordless sudo to root")] = True,
     register: Annotated[bool, Meta(description="Use it as the login of the registered host")] = False,
     adopt: Annotated[bool, Meta(description="Also take over an account that Quorate did not create")] = False,
     user: User | None = None,
@@ -60,8 +58,8 @@ async def host_admin_setup(
     password: Password | None = None,
     port: Port | None = None,
 ) -> Plan:
-    """Create an administration account on hosts, with its own key, a verified sudo rule and groups. What exists
-    stays; an account that Quorate did not create is changed only with adopt."""
+    """Create an administration account on hosts, with its own key, a verified sudo rule and groups. Existing
+    settings stay; an account that Quorate did not create is changed only with adopt."""
     login = given_login(user, key, password, port)
 
     async def prepare(one: Machine) -> Plan:
@@ -146,7 +144,7 @@ async def host_admin_verify(
 async def host_admin_groups(
     homelab: Homelab, host: HostRefs, groups: Groups | None = None, account: Account = USUAL_ACCOUNT
 ) -> Plan:
-    """Add the administration account to the groups of what is installed: docker, lxd, libvirt, kvm, incus-admin."""
+    """Add the administration account to the groups of installed software: docker, lxd, libvirt, kvm, incus-admin."""
 
     async def prepare(one: Machine) -> Plan:
         found = await _find(homelab, one, account, groups)

@@ -43,10 +43,10 @@ async def host_discover(
     key: Key | None = None,
     password: Password | None = None,
     port: Port | None = None,
-    seconds: Annotated[float, Meta(ge=5, le=50, description="Longest time it may take")] = 30,
+    seconds: Annotated[float, Meta(ge=5, le=50, description="Maximum seconds")] = 30,
 ) -> dict[str, Any] | Table:
-    """Find out hardware, system, disks, network, containers, ports and services of hosts, nodes or guests. Of several
-    hosts, only system, hardware, processor, memory, disks and uptime unless sections are chosen."""
+    """Collect facts about hosts, nodes or guests: hardware, system, disks, network, containers, ports, services. For
+    several hosts, only system, hardware, processor, memory, disks and uptime unless sections are given."""
     from quorate.operations.host_admin.summary import summary
 
     login = given_login(user, key, password, port)

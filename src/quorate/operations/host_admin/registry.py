@@ -39,9 +39,9 @@ async def host_update(
     jump: HostName | None = None,
     labels: Labels | None = None,
     display_name: str | None = None,
-    active: Annotated[bool, Meta(description="False keeps it, but does not use it")] | None = None,
+    active: Annotated[bool, Meta(description="false keeps the record but does not use it")] | None = None,
 ) -> Plan:
-    """Change the records of registered hosts. What is not given stays; an empty string clears a field."""
+    """Change the records of registered hosts. Omitted fields stay; an empty string clears a field."""
     chosen = await select_records(homelab, host, inactive=True)
     if address and len(chosen.hosts) > 1:
         raise BadArgument(
@@ -86,7 +86,7 @@ async def _update(homelab: Homelab, old: Host, changes: dict[str, Any]) -> Plan:
     example="host=nas",
 )
 async def host_verify(homelab: Homelab, host: HostNames, report: Report) -> dict[str, Any] | Table:
-    """Log in to registered hosts and note whether it works: connection, host key, login, sudo."""
+    """Log in to registered hosts and record whether it works: connection, host key, login, sudo."""
     chosen = await select_records(homelab, host)
     if not chosen.several:
         [only] = chosen.hosts

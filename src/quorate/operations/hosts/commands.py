@@ -77,7 +77,7 @@ async def host_job(
     *,
     owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
-    """Your commands of host_exec in the background: list them, poll one for its output, stop one."""
+    """Your background commands from host_exec: list them, poll one for its output, or stop one."""
     jobs = JobRegistry(homelab, homelab.job_book, owner)
 
     async def find(handle: str) -> FoundJob:

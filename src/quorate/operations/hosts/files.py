@@ -44,7 +44,7 @@ async def host_file(
     host: HostRefs,
     path: Annotated[str, Meta(description="Absolute path of a file or folder")],
     offset: Annotated[int, Meta(ge=0, description="First byte or entry")] = 0,
-    limit: Annotated[int, Meta(ge=1, le=READ_AT_ONCE, description="Most bytes")] = 64 * 1024,
+    limit: Annotated[int, Meta(ge=1, le=READ_AT_ONCE, description="Maximum bytes")] = 64 * 1024,
     sudo: Sudo = False,
 ) -> dict[str, Any] | Table:
     """Read a file or list a folder on hosts."""
@@ -102,12 +102,12 @@ async def host_file_write(
     content: str,
     encoding: Encoding = "text",
     append: bool = False,
-    parents: Annotated[bool, Meta(description="Make missing folders")] = False,
+    parents: Annotated[bool, Meta(description="Create missing folders")] = False,
     mode: Annotated[str, Meta(description="Default: as it was")] | None = None,
     owner: Annotated[str, Meta(description="user:group")] | None = None,
     sudo: Sudo = False,
 ) -> Plan:
-    """Write a file on hosts: as a whole and at once, or append to it."""
+    """Write a file on hosts, replacing it atomically, or append to it."""
     write = FileWrite(path, content_bytes(content, encoding), append, parents, mode, owner)
 
     async def prepare(one: Machine) -> Action:

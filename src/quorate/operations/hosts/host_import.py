@@ -48,10 +48,11 @@ async def host_import(
     source: Literal["ssh_config", "ansible", "scan", "cluster"],
     text: Annotated[str, Meta(description="Its content; default: ~/.ssh/config or /etc/ansible/hosts")] | None = None,
     targets: Annotated[Targets, Meta(description="Such as 192.168.1.0/24")] | None = None,
-    only: Annotated[list[str], Meta(description="These names")] | None = None,
+    only: Annotated[list[str], Meta(description="Only these names")] | None = None,
     labels: Labels | None = None,
 ) -> Plan:
-    """Register hosts from another place and try their logins. dry_run=true lists them with what is missing."""
+    """Register hosts from an SSH config, an Ansible inventory, a scan or a cluster, and try their logins. dry_run=true
+    lists them with what is missing."""
     found, remarks = await _candidates(homelab, source, text, targets)
     wanted = [one for one in found if only is None or one.name in only]
     if not wanted:

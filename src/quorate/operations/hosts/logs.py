@@ -35,9 +35,9 @@ async def host_logs(
     since: When | None = None,
     until: When | None = None,
     pattern: Annotated[str, Meta(description="Regular expression")] | None = None,
-    lines: Annotated[int, Meta(ge=1, le=2000, description="Last ones; of several hosts 20 each")] = 100,
+    lines: Annotated[int, Meta(ge=1, le=2000, description="Last lines; 20 each for several hosts")] = 100,
 ) -> dict[str, Any] | Table:
-    """Lines of the journal or of a log file on hosts, the last ones that match."""
+    """The last matching lines of the journal or of a log file on hosts."""
     if unit and path:
         raise BadArgument("unit and path cannot be combined", next_step="Give the unit, or the file with a pattern")
     now = homelab.clock.time()

@@ -21,7 +21,7 @@ HostNames = Annotated[
 HostName = Annotated[str, Meta(extra={NAMES: ("host",)})]
 User = Annotated[str, Meta(description="Instead of the registered one")]
 Key = Annotated[str, Meta(description="Path of a private key on the server")]
-Password = Annotated[str, Meta(description="For this call only; kept nowhere")]
+Password = Annotated[str, Meta(description="For this call only; never stored")]
 Sudo = Annotated[bool, Meta(description="As root, where the login is not")]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Reference = Annotated[str, Meta(description="vault:NAME, keyring:NAME, env:NAME or file:PATH")]

@@ -88,7 +88,7 @@ async def host_register(
     display_name: str | None = None,
     verify: Annotated[bool, Meta(description="Log in once it is registered")] = True,
 ) -> Plan:
-    """Register a host for SSH. Secrets are given by reference; its host key is trusted by the operator."""
+    """Register a host for SSH. Give secrets by reference; the operator decides whether to trust its host key."""
     new = validate_host(
         Host(host, address, port, user, key, password, sudo_password, jump, tuple(labels or ()), display_name or "")
     )

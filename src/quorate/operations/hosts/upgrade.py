@@ -44,7 +44,7 @@ async def host_upgrade(
     homelab: Homelab,
     host: HostRefs,
     refresh: Annotated[bool, Meta(description="Fetch the package lists first")] = True,
-    snapshot: Annotated[bool, Meta(description="Of a guest, first")] = True,
+    snapshot: Annotated[bool, Meta(description="Snapshot a guest first")] = True,
     rollback: Annotated[bool, Meta(description="Roll a guest back if it fails; needs approval")] = False,
     *,
     owner: Owner,

@@ -44,13 +44,13 @@ async def image_download(
     pve: Cluster,
     url: Annotated[str, Meta(description="ISO image, container template or disk image")] | None = None,
     template: Annotated[
-        str, Meta(description="Instead of url: of the appliance list; debian-13-standard takes its newest")
+        str, Meta(description="Instead of url, from the appliance list; debian-13-standard takes the newest")
     ]
     | None = None,
     storage: str | None = None,
     node: str | None = None,
     content: ImageContent | None = None,
-    filename: Annotated[str, Meta(description="Default: as the server calls it")] | None = None,
+    filename: Annotated[str, Meta(description="Default: the server's name for it")] | None = None,
     checksum: Annotated[str, Meta(description="Expected, such as sha256:…")] | None = None,
     verify_certificates: bool = True,
 ) -> Plan:

@@ -65,7 +65,7 @@ async def image_upload(
 ) -> Plan:
     """Upload an ISO image, container template or disk image to a storage; PVE checks its checksum.
 
-    For something on the internet, image_download is quicker.
+    For files on the internet, prefer image_download.
     """
     source = _source(file, data, filename)
     name = stored_name(filename or str(file))

@@ -46,8 +46,8 @@ async def infra_backup(
     data: Annotated[bool, Meta(description="Also the contents of container volumes, up to 128M each")] = False,
     name: Annotated[str, Meta(description="Prefix of the backup's id")] | None = None,
 ) -> Plan:
-    """Back up the configuration of devices into one private archive: what makes their containers, files of services,
-    network, schedules, sshd, and the list of packages. Encrypted where the secrets' passphrase is configured."""
+    """Back up the configuration of devices into one private archive: container definitions, service files, network,
+    schedules, sshd, and the list of packages. Encrypted if the passphrase for secrets is configured."""
     if name is not None and not _NAME.fullmatch(name):
         raise BadArgument(f"{name!r} is not a name for a backup", next_step="Use letters, digits, _ and -")
     refs: list[int | str] = devices or [one.name for one in await homelab.hosts.all() if one.active]
@@ -72,11 +72,11 @@ async def infra_backup(
 )
 async def infra_backup_list(
     homelab: Homelab,
-    device: Annotated[str, Meta(description="Only those that hold this one")] | None = None,
+    device: Annotated[str, Meta(description="Only backups of this device")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=500)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Backups of the configuration of devices, newest first: what infra_rollback can go back to."""
+    """Backups of the configuration of devices, newest first: which infra_rollback can restore."""
     kept = await backups.list_backups(homelab)
     seen = {
         name for name in {one for entry in kept.values() for one in entry["devices"]} if await _is_seen(homelab, name)
@@ -175,7 +175,7 @@ class _Reading:
 async def infra_rollback(
     homelab: Homelab,
     backup: Annotated[str, Meta(description="Id or name; of several with that name, the newest")],
-    devices: Annotated[list[str], Meta(description="By name; default: all of the backup")] | None = None,
+    devices: Annotated[list[str], Meta(description="Default: all in the backup")] | None = None,
     scope: Scope | None = None,
     data: Annotated[bool, Meta(description="Also the volumes in the backup")] = False,
 ) -> Plan:

@@ -46,7 +46,9 @@ async def infra_validate(
     document: DocumentText,
     level: Annotated[
         Literal["basic", "comprehensive", "simulation"],
-        Meta(description="Syntax; also measurements of the hosts; also a dry run of every step"),
+        Meta(
+            description="basic: syntax; comprehensive: also measures the hosts; simulation: also a dry run of each step"
+        ),
     ] = "comprehensive",
 ) -> dict[str, Any]:
     """Check an infrastructure document: syntax, dependencies, cycles, names, ports, secrets, hosts, capacity."""

@@ -84,7 +84,7 @@ async def guest_job(
     *,
     owner: Owner,
 ) -> dict[str, Any] | Table | Plan:
-    """Your commands in the background: list them, poll one for its output, stop one."""
+    """Your background commands: list them, poll one for its output, or stop one."""
     jobs = JobRegistry(pve, pve.attachment(JobBook), owner)
 
     async def is_visible(known: BackgroundJob) -> bool:

@@ -26,8 +26,8 @@ async def guest_file_read(
     guest: GuestRef,
     path: Path,
     offset: Annotated[int, Meta(ge=0, description="First byte")] = 0,
-    limit: Annotated[int, Meta(ge=1, le=READ_AT_ONCE, description="Most bytes")] = 64 * 1024,
-    encoding: Annotated[Encoding, Meta(description="Default: text if it is")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=READ_AT_ONCE, description="Maximum bytes")] = 64 * 1024,
+    encoding: Annotated[Encoding, Meta(description="Default: text if the file is")] | None = None,
     way: WayName | None = None,
 ) -> dict[str, Any]:
     """Read a file inside a guest, or a part of it."""
@@ -53,12 +53,12 @@ async def guest_file_write(
     content: str,
     encoding: Encoding = "text",
     append: bool = False,
-    parents: Annotated[bool, Meta(description="Make missing folders")] = False,
+    parents: Annotated[bool, Meta(description="Create missing folders")] = False,
     mode: Annotated[str, Meta(description="Such as 0644")] | None = None,
     owner: Annotated[str, Meta(description="user:group")] | None = None,
     way: WayName | None = None,
 ) -> Plan:
-    """Write a file inside a guest: as a whole and at once, or append to it."""
+    """Write a file inside a guest, replacing it atomically, or append to it."""
     data = content_bytes(content, encoding)
     found = await guest_machine(pve, guest, way)
     action = write_action(pve.command_rules, found, FileWrite(path, data, append, parents, mode, owner))

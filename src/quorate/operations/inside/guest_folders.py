@@ -22,7 +22,7 @@ from quorate.pve.cluster import Cluster
     example="guest=pihole path=/etc/hosts",
 )
 async def guest_path_stat(pve: Cluster, guest: GuestRef, path: Path, way: WayName | None = None) -> dict[str, Any]:
-    """What is at a path inside a guest: type, size, mode, owner, time; of a link its target."""
+    """What is at a path inside a guest: type, size, mode, owner, time; for a link, its target."""
     found = await guest_machine(pve, guest, way)
     path = guest_path(path, found.transport.system)
     entry = await files.stat_path(found.transport, path)
@@ -54,7 +54,7 @@ async def guest_dir_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
     way: WayName | None = None,
 ) -> Table:
-    """List a folder inside a guest, hidden files too, by name; name_base64 where a name cannot be shown as it is."""
+    """List a folder inside a guest by name, including hidden files; name_base64 where a name is not valid text."""
     found = await guest_machine(pve, guest, way)
     entries, cut = await list_folder(found.transport, path)
     table = page(COLUMNS, [entry_row(entry) for entry in entries[offset : offset + limit]], limit=limit, offset=0)

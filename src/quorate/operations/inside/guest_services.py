@@ -34,7 +34,7 @@ async def guest_service(
     pve: Cluster,
     guest: GuestRef,
     service: Annotated[str, Meta(description="One service; default: list them")] | None = None,
-    log_lines: Annotated[int, Meta(ge=0, le=200, description="Of one service's log")] = 5,
+    log_lines: Annotated[int, Meta(ge=0, le=200, description="Lines of that service's log")] = 5,
     state: Annotated[ServiceState, Meta(description="Which to list")] = "all",
     limit: Annotated[int, Meta(ge=1, le=500)] = 100,
     offset: Annotated[int, Meta(ge=0)] = 0,

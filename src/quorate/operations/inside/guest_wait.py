@@ -34,7 +34,7 @@ async def guest_wait(
     guest: GuestRef,
     report: Report,
     until: Annotated[Until, Meta(description="Default: agent for a VM, address for a container")] | None = None,
-    wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT, description="Seconds to wait at most")] = 45,
+    wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT, description="Maximum seconds to wait")] = 45,
 ) -> dict[str, Any]:
     """Wait until a guest's agent or SSH answers, or until it has an address."""
     found = await pve.guest(guest)

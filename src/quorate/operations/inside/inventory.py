@@ -42,7 +42,7 @@ async def inventory_export(
     group_by: Annotated[list[Grouping], Meta(description="Default: all of them")] | None = None,
     user: Annotated[str, Meta(description="ansible_user; default: from the settings")] | None = None,
     key_file: Annotated[str, Meta(description="Path of the private key; default: from the settings")] | None = None,
-    interface: Annotated[str, Meta(description="Prefer addresses of this one")] | None = None,
+    interface: Annotated[str, Meta(description="Prefer addresses of this interface")] | None = None,
 ) -> dict[str, Any]:
     """Ansible inventory of running guests that have an address."""
     user = None if user is None else names.require_user(user)

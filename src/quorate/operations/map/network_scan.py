@@ -23,7 +23,7 @@ SECONDS = 35.0
 
 Targets = Annotated[list[str], Meta(max_length=256, description="Subnets, ranges (192.168.1.10-50) or addresses")]
 Rate = Annotated[float, Meta(ge=1, le=2000, description="Connections per second")]
-Seconds = Annotated[float, Meta(ge=1, le=45, description="The result is what was found by then")]
+Seconds = Annotated[float, Meta(ge=1, le=45, description="Returns what was found by then")]
 
 
 @operation(

@@ -38,7 +38,7 @@ async def metrics_get(
     | None = None,
     timeframe: Annotated[Timeframe, Meta(description="Default: hour, for a chart day")] | None = None,
     cf: Consolidation = "AVERAGE",
-    points: Annotated[int, Meta(ge=0, le=300, description="Also this many points")] = 0,
+    points: Annotated[int, Meta(ge=0, le=300, description="Also return this many points")] = 0,
     timezone: Annotated[str, Meta(description="Of a chart: Europe/Berlin")] | None = None,
 ) -> Table | IllustratedFacts | dict[str, Any]:
     """Load of a guest, node or storage over time: min, mean, p95, max, last and trend per field, or a chart of it."""

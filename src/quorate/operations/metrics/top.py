@@ -42,7 +42,7 @@ async def metrics_top(
     node: str | None = None,
     limit: Annotated[int, Meta(ge=1, le=100)] = 10,
 ) -> Table:
-    """The guests that use most of something, largest first."""
+    """The guests that use the most of a resource, largest first."""
     if node is not None:
         await pve.inventory.node(node)
     here = [row for row in await pve.inventory.guests() if node in (None, row.node) and not row.template]

@@ -50,15 +50,16 @@ class LogFilter:
 )
 async def log_read(
     pve: Cluster,
-    node: Annotated[str, Meta(description="Its journal; left out: the cluster's log")] | None = None,
+    node: Annotated[str, Meta(description="Its journal; omit for the cluster's log")] | None = None,
     service: Annotated[str, Meta(description="Journal: only this unit, such as pvedaemon")] | None = None,
-    user: Annotated[str, Meta(description="Cluster: only what this one did")] | None = None,
+    user: Annotated[str, Meta(description="Cluster: only actions of this user")] | None = None,
     problems: Annotated[bool, Meta(description="Cluster: only warnings and worse")] | None = None,
     since: When | None = None,
     until: When | None = None,
-    contains: Annotated[str | list[str], Meta(description="Only lines with this text, or all of these")] | None = None,
+    contains: Annotated[str | list[str], Meta(description="Only lines with this text, or with all of several")]
+    | None = None,
     limit: Annotated[int, Meta(ge=1, le=500)] = 50,
-    offset: Annotated[int, Meta(ge=0, description="Cluster")] = 0,
+    offset: Annotated[int, Meta(ge=0, description="Cluster only")] = 0,
 ) -> Table | dict[str, Any]:
     """The cluster's log (tasks, logins, changes; newest first), or the newest lines of a node's journal.
 

@@ -80,7 +80,9 @@ async def container_create(
     mounts: Annotated[Parts, Meta(description="local-lvm:8G,mp=/data or {size,storage,path,ro,backup}")] | None = None,
     networks: Annotated[
         Parts,
-        Meta(description="vmbr0,ip=10.0.0.5/24,gw=10.0.0.1 or {bridge,ip,gateway,ip6,gateway6,tag,firewall}; DHCP"),
+        Meta(
+            description="vmbr0,ip=10.0.0.5/24,gw=10.0.0.1 or {bridge,ip,gateway,ip6,gateway6,tag,firewall}; else DHCP"
+        ),
     ]
     | None = None,
     dns: str | None = None,
@@ -96,7 +98,7 @@ async def container_create(
     options: Annotated[dict[str, Any], Meta(description="Other PVE options")] | None = None,
     start: bool = False,
 ) -> Plan:
-    """Create a container. What is left out is chosen and shown: vmid, node, storage, bridge, swap, nesting."""
+    """Create a container. Omitted settings are chosen and shown: vmid, node, storage, bridge, swap, nesting."""
     check_name(name)
     await check_pool(pve, pool)
     given: dict[str, Any] = {

@@ -44,7 +44,7 @@ _LINKED = re.compile(r"\b(?P<base>(?:base|basevol)-\d+-disk-\d+)[^/]*/")
 async def guest_migrate(
     pve: Cluster,
     guest: GuestRef,
-    node: Annotated[str, Meta(description="Where to")],
+    node: Annotated[str, Meta(description="Target node")],
     mode: Annotated[Mode, Meta(description="Default: live (VM) or restart (container) if it runs")] | None = None,
     with_local_disks: Annotated[bool, Meta(description="Copy local disks of a running VM, too")] = False,
     target_storage: Annotated[str, Meta(description="For local disks, or old:new,…")] | None = None,

@@ -126,7 +126,7 @@ async def vm_create(
     options: Annotated[dict[str, Any], Meta(description="Other PVE options")] | None = None,
     start: bool = False,
 ) -> Plan:
-    """Create a VM. What is left out is chosen and shown: vmid, node, storage, bridge, a 32G disk, boot order."""
+    """Create a VM. Omitted settings are chosen and shown: vmid, node, storage, bridge, a 32G disk, boot order."""
     check_name(name)
     await check_pool(pve, pool)
     isos = as_list(iso)

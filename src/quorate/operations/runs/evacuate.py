@@ -42,7 +42,7 @@ async def run_evacuate(
     at: At | None = None,
     window: Window | None = None,
 ) -> Plan:
-    """Start a run that moves each guest of a node to the best other node. run_return takes them back later."""
+    """Start a run that moves each guest of a node to the best other node. run_return moves them back later."""
     await pve.inventory.online_node(node)
     targets = [(await pve.inventory.online_node(one)).node for one in to or ()] or await _others(pve, node)
     if node in targets:
@@ -96,7 +96,7 @@ async def run_return(
     at: At | None = None,
     window: Window | None = None,
 ) -> Plan:
-    """Start a run that takes the guests of an earlier evacuation back."""
+    """Start a run that moves the guests of an earlier evacuation back."""
     earlier = await run_here(pve, run, other_cluster)
     if earlier.kind != EVACUATE:
         raise BadArgument(f"The run {earlier.id} is not an evacuation", next_step=see("See the runs", RUN_LIST))

@@ -55,10 +55,10 @@ async def run_guest_update(
     services: Annotated[list[str], Meta(description="Restart these afterwards")] | None = None,
     check: Annotated[str, Meta(description="Command inside that must succeed")] | None = None,
     port: Annotated[int, Meta(ge=1, le=65535, description="TCP port inside that must be open")] | None = None,
-    url: Annotated[str, Meta(description="URL that must answer, asked from inside")] | None = None,
+    url: Annotated[str, Meta(description="URL that must answer, requested from inside")] | None = None,
     health_seconds: Annotated[float, Meta(ge=0, le=3600, description="Time to become healthy")] = HEALTH_SECONDS,
     keep: Annotated[Keep, Meta(description="When to keep the snapshot")] = "failure",
-    backup_storage: Annotated[str, Meta(description="If it cannot be snapshotted")] | None = None,
+    backup_storage: Annotated[str, Meta(description="For a backup, if it cannot be snapshotted")] | None = None,
     at: At | None = None,
     window: Window | None = None,
 ) -> Plan:

@@ -26,8 +26,8 @@ DONE = (Outcome.DONE, Outcome.WARNINGS)
     search_words="undo revert change back configuration mistake previous value restore setting",
     example="change=0123456789abcdef dry_run=true",
 )
-async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="`change` of its result")]) -> Plan:
-    """Undo a change to a configuration: exactly, or it is refused with the reason."""
+async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="The `change` in its result")]) -> Plan:
+    """Undo a configuration change exactly; refused with the reason if that is not possible."""
     entry = await runs_of(pve).find_change(change.strip())
     if entry is None or entry.get("cluster") != pve.name or await _is_hidden(pve, entry):
         raise NotFound(

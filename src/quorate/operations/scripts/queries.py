@@ -40,7 +40,7 @@ COLUMNS = ("script", "category", "name", "about", "cpu", "ram_mb", "disk_gb", "o
 )
 async def script_search(
     homelab: Homelab,
-    words: Annotated[str, Meta(description="All of them are looked for; empty lists every script")] = "",
+    words: Annotated[str, Meta(description="All must match; empty lists every script")] = "",
     category: Category | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 25,
     offset: Annotated[int, Meta(ge=0)] = 0,

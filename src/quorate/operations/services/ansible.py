@@ -155,7 +155,7 @@ async def ansible_check(
     report: Report,
     tags: Tags | None = None,
     extra_vars: ServiceSettings | None = None,
-    seconds: Annotated[float, Meta(ge=5, le=600, description="Longest time")] = 50,
+    seconds: Annotated[float, Meta(ge=5, le=600, description="Maximum seconds")] = 50,
 ) -> dict[str, Any] | Table:
     """Try the playbook of a service on hosts in check mode: what it would change, with a diff. Changes nothing."""
     template = template_of(homelab, service)

@@ -36,7 +36,7 @@ async def service_install(
     service: ServiceName,
     host: HostRefs | None = None,
     settings: ServiceSettings | None = None,
-    method: Annotated[Method, Meta(description="Where the service has several")] | None = None,
+    method: Annotated[Method, Meta(description="If the service has several")] | None = None,
     docker: Annotated[bool, Meta(description="Install Docker if there is none (Debian, Ubuntu)")] = False,
     place: Annotated[
         GuestPlace,
@@ -115,7 +115,7 @@ async def service_uninstall(
     host: HostRefs,
     data: Annotated[bool, Meta(description="Delete its data and settings, too")] = False,
 ) -> Plan:
-    """Uninstall a service from hosts. Its data stays unless requested otherwise."""
+    """Uninstall a service from hosts. Its data stays unless data=true."""
     template = template_of(homelab, service)
 
     async def prepare(machine: Machine) -> Plan:

@@ -117,7 +117,7 @@ def _update_risk(arguments: Mapping[str, Any]) -> Risk:
 async def volume_update(
     pve: Cluster,
     volume: VolumeId,
-    notes: Annotated[str, Meta(description="Replaces the old; empty removes")] | None = None,
+    notes: Annotated[str, Meta(description="Replaces the old notes; empty removes them")] | None = None,
     protected: Annotated[bool, Meta(description="Against deletion and pruning; false needs access admin")]
     | None = None,
     node: OnNode | None = None,
@@ -167,7 +167,7 @@ async def volume_delete(
     volume: Annotated[str | list[str], Meta(description="storage:name, or a list of them")],
     node: OnNode | None = None,
 ) -> Plan:
-    """Delete volumes for good: ISO images, templates, backups, leftover disks. Disks in use are refused."""
+    """Delete volumes permanently: ISO images, templates, backups, leftover disks. Disks in use are refused."""
     wanted = list(dict.fromkeys([volume] if isinstance(volume, str) else volume))
     if not wanted or len(wanted) > VOLUMES_AT_ONCE:
         raise BadArgument(f"{len(wanted)} volumes were specified", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")

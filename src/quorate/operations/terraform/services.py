@@ -19,7 +19,7 @@ from quorate.operations.services.parameters import ServiceName, ServiceSettings,
 from quorate.operations.services.terraform import PLAN_SECONDS, plan_apply, plan_changes, plan_destroy, workspace
 from quorate.problems import BadArgument, NotFound
 
-Longest = Annotated[float, Meta(ge=5, le=600, description="Longest time; the first one fetches providers")]
+Longest = Annotated[float, Meta(ge=5, le=600, description="Maximum seconds; the first run fetches providers")]
 
 
 @operation(
@@ -67,7 +67,7 @@ async def terraform_apply(
     homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
-    plan: Annotated[str | list[str], Meta(description="As terraform_plan named it; of several hosts, each its own")],
+    plan: Annotated[str | list[str], Meta(description="From terraform_plan; for several hosts, one each")],
 ) -> Plan:
     """Apply exactly the plan that terraform_plan has shown. DESTROY if it destroys or replaces anything."""
     template = template_of(homelab, service)
@@ -130,7 +130,7 @@ async def terraform_refresh(
     example="service=registry host=nas",
 )
 async def terraform_destroy(homelab: Homelab, service: ServiceName, host: HostRefs) -> Plan:
-    """Destroy everything that Terraform made for a service on hosts, with its data."""
+    """Destroy everything that Terraform created for a service on hosts, including its data."""
     template = template_of(homelab, service)
 
     async def prepare(machine: Machine) -> Plan:

@@ -35,7 +35,7 @@ prevent_destroy keeps them from being destroyed and recreated: remove it only wh
 async def terraform_export(
     homelab: Homelab,
     guests: Annotated[GuestRefs, Meta(description="Default: all that match")] | None = None,
-    cluster: Annotated[str, Meta(description="Needed where there are several")] | None = None,
+    cluster: Annotated[str, Meta(description="Needed if there are several")] | None = None,
     node: str | None = None,
     tag: str | None = None,
     pool: str | None = None,

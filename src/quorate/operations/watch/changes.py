@@ -45,7 +45,7 @@ async def changes_since(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """What happened since a time, newest first: guests created, changed, moved, gone; failed tasks; findings opened and
-    resolved. Ask this first."""
+    resolved. Call this first."""
     now = homelab.clock.time()
     begin = parse_moment(since, now=now)
     sees = await Visibility.of(homelab)

@@ -29,7 +29,7 @@ DEFAULT: tuple[Kind, ...] = ("dangling", "cache")
     example="host=docker01",
 )
 async def workload_usage(homelab: Homelab, host: HostRefs) -> Table:
-    """What Docker or Podman uses disk space for on hosts, how much of it nothing uses, and the largest images."""
+    """What Docker or Podman uses disk space for on hosts, how much of it is unused, and the largest images."""
     largest: dict[str, list[str]] = {}
 
     async def ask(one: Machine) -> list[list[Any]]:
@@ -57,7 +57,7 @@ async def workload_prune(
     ]
     | None = None,
 ) -> Plan:
-    """Remove unused objects, each by its id as the plan lists it; dry_run=true shows the list."""
+    """Remove unused objects, exactly those that the plan lists by id; dry_run=true shows the list."""
 
     async def prepare(one: Machine) -> Action:
         engine = await engine_on(one)

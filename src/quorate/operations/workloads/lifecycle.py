@@ -57,7 +57,7 @@ async def workload_deploy(
     engine: EngineChoice | None = None,
     ports: Annotated[list[str], Meta(description="8080:80, 127.0.0.1:8080:80, 53:53/udp")] | None = None,
     volumes: Annotated[list[str], Meta(description="data:/data, /srv/media:/media:ro")] | None = None,
-    env: Annotated[dict[str, str], Meta(description="Recorded nowhere")] | None = None,
+    env: Annotated[dict[str, str], Meta(description="Never recorded")] | None = None,
     command: Annotated[list[str], Meta(description="Instead of the image's own")] | None = None,
     memory: Annotated[str, Meta(description="512M, 2G")] | None = None,
     cpus: Annotated[float, Meta(gt=0, le=1024)] | None = None,
@@ -69,7 +69,7 @@ async def workload_deploy(
         bool, Meta(description="Replace one of that name (needs access admin); data outside volumes is lost")
     ] = False,
 ) -> Plan:
-    """Run a container on hosts: pull the image, start it, check that it stays up. If not, everything is restored."""
+    """Run a container on hosts: pull the image, start it, check that it stays up. If not, the former state returns."""
     spec = Spec(
         request.name(name),
         request.image(image),

@@ -27,7 +27,7 @@ from quorate.operations.units import When, moment, parse_moment, size
 from quorate.problems import NotFound, Problem
 
 Name = Annotated[str, Meta(description="Name of the workload")]
-EngineChoice = Annotated[EngineName, Meta(description="Needed only where the host has several")]
+EngineChoice = Annotated[EngineName, Meta(description="Needed only if the host has several")]
 
 
 COLUMNS = ("engine", "name", "state", "status", "image", "ports", "project")
@@ -109,7 +109,7 @@ async def workload_logs(
     homelab: Homelab,
     host: HostRefs,
     name: Annotated[str | list[str], Meta(description="Workload, list of them, or Compose project")],
-    lines: Annotated[int, Meta(ge=1, le=1000, description="Last ones of each; of several hosts 20")] = 50,
+    lines: Annotated[int, Meta(ge=1, le=1000, description="Last lines of each; 20 for several hosts")] = 50,
     since: When | None = None,
     engine: EngineChoice | None = None,
 ) -> dict[str, Any] | Table:
