@@ -1,4 +1,8 @@
-"""A small SSH server on loopback that runs what it is asked for on this machine, and misbehaves on demand."""
+"""A small SSH server on loopback that runs what it is asked for on this machine, and misbehaves on demand.
+
+It refuses commands that change the accounts or sudo rules of this machine, and the test that sent them fails: those
+belong on tests.rigs.own_system.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,25 @@ from quorate.ssh.target import SshTarget
 
 HOST = "127.0.0.1"
 
+_ACCOUNT_PROGRAMS = (
+    "adduser", "addgroup", "chage", "chpasswd", "deluser", "delgroup", "gpasswd", "groupadd", "groupdel", "groupmod",
+    "newusers", "passwd", "useradd", "userdel", "usermod", "vigr", "vipw", "visudo",
+)  # fmt: skip
+_ACCOUNT_FILES = rb"[\"\']?/etc/(?:passwd|shadow|group|gshadow|sudoers)"
+_CHANGES_ACCOUNTS = re.compile(
+    rb"bin/(?:" + "|".join(_ACCOUNT_PROGRAMS).encode() + rb")\b"
+    rb"|(?:\b|^a)(?:chmod|chown|cp|install|ln|mktemp|mv|rm|tee|touch|truncate|sed -i)\b[^;&|\\]*" + _ACCOUNT_FILES +
+    rb"|>[ ]*" + _ACCOUNT_FILES,
+    re.M,
+)  # fmt: skip
+_REFUSE = """#!/bin/sh
+echo "${{0##*/}} $*" >> "{file}"
+echo "refused by tests/rigs/ssh_server.py" >&2
+exit 99
+"""
+_OVERLAP = 4096
+"""Bytes of the previous read in which a refused command may have begun."""
+
 
 @dataclass
 class Host:
@@ -44,6 +67,8 @@ class Host:
     commands: list[str] = field(default_factory=list)
     jobs: set[str] = field(default_factory=set)
     """Ids of the commands that it was asked to keep."""
+    account_changes: list[str] = field(default_factory=list)
+    """Refused commands that would have changed the accounts of this machine. A test that has any fails."""
     host_key: asyncssh.SSHKey = field(default_factory=lambda: asyncssh.generate_private_key("ssh-ed25519"))
 
     @property
@@ -78,7 +103,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
     os.makedirs(folder, exist_ok=True)
     extra = {name: options.pop(name) for name in ("server_host_certs",) if name in options}
     host = Host(folder, **options)
-    environment = _without_real_updates(host)
+    environment = _harmless_environment(host)
     running: dict[asyncio.subprocess.Process, Any] = {}
     client_key = asyncssh.generate_private_key("ssh-ed25519")
     client_key.write_private_key(str(host.key_file))
@@ -119,6 +144,9 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
     async def run(process: asyncssh.SSHServerProcess[bytes]) -> None:
         command = process.command or "true"
         host.commands.append(command)
+        if found := _CHANGES_ACCOUNTS.search(command.encode()):
+            host.account_changes.append(found[0].decode())
+            command = "false"
         process.channel.set_encoding(None)
         child = await asyncio.create_subprocess_exec(
             "/bin/sh",
@@ -166,19 +194,33 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
         await asyncio.gather(*running.values(), return_exceptions=True)
         for folder in kept_jobs(host):  # nothing of a test stays on this machine
             _end_job(folder)
+        if _refusals(host).exists():
+            host.account_changes += _refusals(host).read_text().splitlines()
+    assert not host.account_changes, (
+        f"A test tried to change the accounts of this machine: {host.account_changes}. Nothing was changed. "
+        "Tests of host_admin_* belong on tests.rigs.own_system"
+    )
 
 
-def _without_real_updates(host: Host) -> dict[str, str]:
-    """What its commands get: nothing is to be updated there, as to ask this machine's apt takes seconds."""
+def _harmless_environment(host: Host) -> dict[str, str]:
+    """What its commands get. Programs that change accounts are refused, even where they are missing, because scripts
+    add folders to the PATH. Nothing is to be updated: to ask this machine's apt takes seconds."""
     environment = dict(os.environ if host.environment is None else host.environment)
     path = environment.get("PATH", os.defpath)
+    folder = host.folder / "harmless"
+    folder.mkdir(exist_ok=True)
+    programs = dict.fromkeys(_ACCOUNT_PROGRAMS, _REFUSE.format(file=_refusals(host)))
     if (real := shutil.which("apt-get")) and shutil.which("apt-get", path=path) == real:
-        folder = host.folder / "quick"
-        folder.mkdir(exist_ok=True)
-        (folder / "apt-get").write_text("#!/bin/sh\n")
-        (folder / "apt-get").chmod(0o755)
-        environment["PATH"] = f"{folder}:{path}"
+        programs["apt-get"] = "#!/bin/sh\n"
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    environment["PATH"] = f"{folder}:{path}"
     return environment
+
+
+def _refusals(host: Host) -> Path:
+    return host.folder / "refused"
 
 
 def kept_jobs(host: Host) -> list[Path]:
@@ -197,9 +239,15 @@ def _end_job(folder: Path) -> None:
 
 
 async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter, host: Host) -> None:
+    """Nothing runs before the last line of a command has arrived, so a refused one never runs."""
+    before = b""
     with contextlib.suppress(OSError, asyncssh.Error):
         while data := await source.read(65536):
             host.jobs |= {one.decode() for one in re.findall(rb"^a([0-9a-f]{16})$", data, re.M)}
+            if found := _CHANGES_ACCOUNTS.search(before + data):
+                host.account_changes.append(found[0].decode(errors="replace"))
+                break
+            before = data[-_OVERLAP:]
             sink.write(data)
             await sink.drain()
         sink.close()
