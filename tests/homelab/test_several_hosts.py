@@ -12,6 +12,8 @@ from mcp.types import ElicitResult
 
 from quorate.config import Approval
 from tests.rigs.homelab import House, house
+from tests.rigs.silent_host import silent
+from tests.rigs.simulated_guests import VM
 from tests.rigs.ssh_server import HOST
 
 pytestmark = pytest.mark.anyio
@@ -206,3 +208,36 @@ async def test_logs_of_files_are_found_by_time_and_pattern(tmp_path):
         refusal = await quorate.refusal("host_logs", host="nas", path=str(tmp_path / "plain.log"), since="1h")
         assert "no time that is understood" in refusal
         assert "There is no log file" in await quorate.refusal("host_logs", host="nas", path="/nowhere.log")
+
+
+async def test_several_hosts_are_verified_without_a_login_where_nothing_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr("quorate.homelab.selection.KNOCK_SECONDS", 0.3)
+    async with house(tmp_path, {"nas": {}}) as built:
+        with silent() as port:
+            given = {"address": HOST, "port": port, "user": "tester", "verify": False}
+            await built.quorate.facts("host_register", host="quiet", **given)
+            rows = {row["host"]: row for row in await built.quorate.rows("host_verify", host="all")}
+        quiet = rows["host quiet"]
+        assert (quiet["verified"], quiet["failed_at"]) == (False, "connection")
+        assert quiet["why"].startswith("Nothing answers")
+        assert rows["host nas"]["verified"] is True
+
+
+LOOKS = (
+    ("host_discover", {"sections": ["system"]}),
+    ("host_service", {"state": "all"}),
+    ("host_file", {"path": "/etc/hostname"}),
+    ("host_logs", {}),
+    ("host_status", {}),
+)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(("tool", "arguments"), LOOKS, ids=[tool for tool, _ in LOOKS])
+async def test_each_of_several_machines_is_found_once(tmp_path, tool, arguments):
+    """The agent of a VM is asked which system it runs whenever the VM is found."""
+    async with house(tmp_path, {"nas": {}}, toolsets=("hosts", "host_admin")) as built:
+        mark = len(built.quorate.sim.requests)
+        await built.quorate.facts(tool, host=[str(VM), "nas"], **arguments)
+        asked = [path for _, path in built.quorate.requests_since(mark) if path.endswith("agent/get-osinfo")]
+        assert len(asked) == 1

@@ -9,6 +9,7 @@ from quorate.hints import NAMED, Sentence
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.machines import Machine, resolve_host
+from quorate.homelab.selection import knock
 from quorate.inside.transport import Command
 from quorate.problems import NotFound, Problem
 
@@ -20,12 +21,14 @@ BEFORE = {"refused": "rules", "unreachable": "connection", "timeout": "connectio
 """The same before anything was sent to the host; anything else is the settings, such as a missing secret."""
 
 
-async def verify_host(homelab: Homelab, host: Host) -> dict[str, Any]:
-    """Log in, try to become root, and store the result."""
+async def verify_host(homelab: Homelab, host: Host, *, knock_first: bool = False) -> dict[str, Any]:
+    """Log in, try to become root, and store the result. `knock_first`: try no login where nothing answers."""
     under_way = False
     try:
         machine = await resolve_host(homelab, host)
         under_way = True
+        if knock_first:
+            await knock(machine.target)
         who = await machine.transport.run(Command(("id", "-un")), seconds=SECONDS)
         found = {"verified": True, "logged_in_as": _words(who.stdout), **await _root(machine)}
         verdict = "ok"

@@ -27,6 +27,7 @@ from quorate.homelab.admin.keys import AdminKey, admin_key
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host
 from quorate.homelab.machines import Machine, resolve_host, with_login
+from quorate.homelab.selection import select
 from quorate.operations.hosts.parameters import HostRefs, Key, Password, Port, User, given_login
 from quorate.operations.hosts.several import describe_each, plan_each
 from quorate.operations.machine import machine_action
@@ -132,7 +133,7 @@ async def host_admin_verify(
     async def describe(one: Machine) -> dict[str, Any]:
         return {"host": str(one), **await try_account(with_login(one, account, key.path))}
 
-    return await describe_each(homelab, host, describe)
+    return await describe_each(await select(homelab, host), describe)
 
 
 @operation(

@@ -49,14 +49,14 @@ async def host_discover(
     several hosts, only system, hardware, processor, memory, disks and uptime unless sections are given."""
     from quorate.operations.host_admin.summary import summary
 
-    login = given_login(user, key, password, port)
-    chosen = sections or (SEVERAL if (await select(homelab, host, login)).several else None)
+    chosen = await select(homelab, host, given_login(user, key, password, port))
+    wanted = sections or (SEVERAL if chosen.several else None)
 
     async def describe(one: Machine) -> dict[str, Any]:
-        facts = await one.collect_facts(seconds=seconds, sections=chosen, sudo=sudo)
+        facts = await one.collect_facts(seconds=seconds, sections=wanted, sudo=sudo)
         shown = facts.to_builtins() if detail else summary(facts)
         return {"host": machine_label(one), "way": one.transport.description, **shown}
 
-    columns = (*(chosen or ()), "not_known")
+    columns = (*(wanted or ()), "not_known")
     limits = Limits.shared(seconds + SPARE_SECONDS)
-    return await describe_each(homelab, host, describe, columns, login=login, limits=limits)
+    return await describe_each(chosen, describe, columns, limits=limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -91,7 +92,8 @@ async def host_verify(homelab: Homelab, host: HostNames, report: Report) -> dict
     if not chosen.several:
         [only] = chosen.hosts
         return {"host": only.name, **await verify_host(homelab, only)}
-    found = await gather_in_time(chosen.hosts, lambda one: verify_host(homelab, one), Limits.shared(SECONDS), report)
+    verify = partial(verify_host, homelab, knock_first=True)
+    found = await gather_in_time(chosen.hosts, verify, Limits.shared(SECONDS), report)
     named = zip(map(str, chosen.hosts), found, strict=True)
     answers = sorted(named, key=lambda pair: _works(pair[1]))
     table = join_answers(answers, chosen.failures)

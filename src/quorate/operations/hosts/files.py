@@ -69,7 +69,7 @@ async def host_file(
             remarks[machine_label(one)] = remark
         return [entry_row(entry)]
 
-    table = await answer_each(homelab, host, ask, COLUMNS)
+    table = await answer_each(chosen, ask, COLUMNS)
     for name, found in (("content", contents), ("notes", remarks)):
         if found:
             table.facts[name] = dict(sorted(found.items()))

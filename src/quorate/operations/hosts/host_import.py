@@ -112,7 +112,7 @@ def _group_missing(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
 async def _register(homelab: Homelab, new: Host, lacking: list[str]) -> Action:
     async def perform(_: StepContext) -> ActionResult:
         await homelab.hosts.add(new)
-        verified = await verify_host(homelab, new)
+        verified = await verify_host(homelab, new, knock_first=True)
         login = "works" if verified["verified"] else f"{verified['failed_at']}: {verified['why']}"
         return ActionResult({"at": new.at, "login": login, "missing": "; ".join(lacking)})
 

@@ -64,7 +64,7 @@ async def host_logs(
                 unread.append(machine_label(one))
             return [[line] for line in found.lines]
 
-        table = await answer_each(homelab, host, rows, ("line",))
+        table = await answer_each(chosen, rows, ("line",))
         if unread:
             table.facts["note"] = f"Only the end of the log was searched on {', '.join(sorted(unread))}"
         return table

@@ -9,7 +9,7 @@ from msgspec import Meta
 from quorate.hints import HOST_SERVICE
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.selection import select
+from quorate.homelab.selection import Selection, select
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import answer_each, plan_each
 from quorate.operations.machine import machine_label
@@ -41,7 +41,7 @@ async def host_service(
     """The state of a service on hosts, or a list of their services."""
     chosen = await select(homelab, host)
     if chosen.several:
-        return await _of_several(homelab, host, service, state or "failed")
+        return await _of_several(chosen, service, state or "failed")
     into = chosen.machines[0].transport
     origin = {"host": machine_label(chosen.machines[0]), "way": into.description}
     if service is not None:
@@ -51,14 +51,14 @@ async def host_service(
     return table
 
 
-async def _of_several(homelab: Homelab, host: str | list[str], service: str | None, state: ServiceState) -> Table:
+async def _of_several(chosen: Selection, service: str | None, state: ServiceState) -> Table:
     async def ask(one: Machine) -> list[list[Any]]:
         if service is None:
             return await list_services(one.transport, state)
         status = await describe_service(one.transport, service, 0)
         return [[status[name] for name in COLUMNS]]
 
-    return await answer_each(homelab, host, ask, COLUMNS)
+    return await answer_each(chosen, ask, COLUMNS)
 
 
 @operation(

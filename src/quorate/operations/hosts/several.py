@@ -32,8 +32,7 @@ T = TypeVar("T")
 
 
 async def answer_each(
-    homelab: Homelab,
-    host: str | list[str],
+    chosen: Selection,
     ask: Callable[[Machine], Awaitable[Rows | Table]],
     columns: Sequence[str],
     *,
@@ -45,21 +44,18 @@ async def answer_each(
         answer = await ask(one)
         return answer if isinstance(answer, Table) else Table(tuple(columns), answer, len(answer))
 
-    return await _ask_all(await select(homelab, host), table, columns, Limits(), report)
+    return await _ask_all(chosen, table, columns, Limits(), report)
 
 
 async def describe_each(
-    homelab: Homelab,
-    host: str | list[str],
+    chosen: Selection,
     describe: Callable[[Machine], Awaitable[Answer]],
     columns: Sequence[str] = (),
     *,
-    login: Login = Login(),  # noqa: B008 - it is frozen
-    limits: Limits = Limits(),  # noqa: B008
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
     report: Report | None = None,
 ) -> Answer | Table:
     """The answer of a single host as it is; of several, a table with a row for each, or with their rows."""
-    chosen = await select(homelab, host, login)
     if not chosen.several:
         return await describe(chosen.machines[0])
     return await _ask_all(chosen, describe, columns, limits, report)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.selection import HOST_SECONDS
+from quorate.homelab.selection import HOST_SECONDS, select
 from quorate.inside.upgrades import count_pending
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import WHY_NOT, answer_each
@@ -40,7 +40,7 @@ async def host_status(
     host: HostRefs = "all",
 ) -> Table:
     """Uptime, load, memory, disk, temperature, failed units, updates of hosts; what needs attention first."""
-    table = await answer_each(homelab, host, _look, COLUMNS, report=report)
+    table = await answer_each(await select(homelab, host), _look, COLUMNS, report=report)
     attention = table.columns.index("attention") if "attention" in table.columns else None
     silent = table.columns.index(WHY_NOT) if WHY_NOT in table.columns else None
     table.rows.sort(

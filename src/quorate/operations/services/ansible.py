@@ -159,15 +159,15 @@ async def ansible_check(
 ) -> dict[str, Any] | Table:
     """Try the playbook of a service on hosts in check mode: what it would change, with a diff. Changes nothing."""
     template = template_of(homelab, service)
-    several = (await select(homelab, host)).several
+    chosen = await select(homelab, host)
 
     async def describe(machine: Machine) -> dict[str, Any]:
-        own = None if several else report  # tasks of one host, or hosts
+        own = None if chosen.several else report  # tasks of one host, or hosts
         return await check(homelab, machine, template, extra_vars or {}, tags or (), seconds, own)
 
     columns = ("would_change", "counts", "diff")
     limits = Limits.shared(seconds + SPARE_SECONDS, PROGRAMS_AT_ONCE)
-    return await describe_each(homelab, host, describe, columns, limits=limits, report=report)
+    return await describe_each(chosen, describe, columns, limits=limits, report=report)
 
 
 @operation(

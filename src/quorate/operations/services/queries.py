@@ -151,7 +151,7 @@ async def service_check(
 
     chosen = await select(homelab, host)
     if chosen.several:
-        return await answer_each(homelab, host, of_several, ("fits", "lacking"))
+        return await answer_each(chosen, of_several, ("fits", "lacking"))
     answer, rows = await check(chosen.machines[0])
     checks = [[row.name, row.needed, row.found, row.verdict.value] for row in rows]
     return answer | {"checks": {"columns": ["what", "needed", "found", "verdict"], "rows": checks}}
@@ -180,7 +180,7 @@ async def service_status(
 
     chosen = await select(homelab, host)
     if chosen.several:
-        return await answer_each(homelab, host, of_several, IN_SHORT)
+        return await answer_each(chosen, of_several, IN_SHORT)
     [machine] = chosen.machines
     if template:
         return await one_service(machine, template)

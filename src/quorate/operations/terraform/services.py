@@ -9,7 +9,7 @@ from msgspec import Meta
 from quorate.hints import TERRAFORM_APPLY, TERRAFORM_PLAN, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
-from quorate.homelab.selection import PROGRAMS_AT_ONCE, Limits
+from quorate.homelab.selection import PROGRAMS_AT_ONCE, Limits, select
 from quorate.homelab.terraform import SHOWN, Workspace
 from quorate.operations.hosts.parameters import HostRefs
 from quorate.operations.hosts.several import describe_each, plan_each
@@ -50,7 +50,8 @@ async def terraform_plan(
         return {**saved.as_dict(), **destroyed, "next": "Nothing to do" if saved.empty else step}
 
     columns = ("plan", "counts", "destroys", "drift", "outputs_changed")
-    found = await describe_each(homelab, host, describe, columns, limits=Limits.shared(seconds, PROGRAMS_AT_ONCE))
+    chosen, limits = await select(homelab, host), Limits.shared(seconds, PROGRAMS_AT_ONCE)
+    found = await describe_each(chosen, describe, columns, limits=limits)
     if isinstance(found, Table) and plans:
         apply = TERRAFORM_APPLY(service=template.id, host=list(plans), plan=list(plans.values()))
         found.facts["next"] = Advice("Apply exactly these plans", apply)
@@ -121,7 +122,8 @@ async def terraform_refresh(
         }
 
     columns = ("drifted", "drift", "outputs_changed")
-    return await describe_each(homelab, host, describe, columns, limits=Limits.shared(seconds, PROGRAMS_AT_ONCE))
+    chosen, limits = await select(homelab, host), Limits.shared(seconds, PROGRAMS_AT_ONCE)
+    return await describe_each(chosen, describe, columns, limits=limits)
 
 
 @operation(

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
+from quorate.homelab.selection import select
 from quorate.homelab.workloads import cleanup
 from quorate.homelab.workloads.cleanup import Kind, UnusedObject, engine_on
 from quorate.operations.hosts.parameters import HostRefs
@@ -37,7 +38,7 @@ async def workload_usage(homelab: Homelab, host: HostRefs) -> Table:
         largest[machine_label(one)] = await cleanup.largest_images(engine, IMAGES_SHOWN)
         return [list(row) for row in await cleanup.usage(engine)]
 
-    table = await answer_each(homelab, host, ask, ("what", "count", "in_use", "size", "reclaimable"))
+    table = await answer_each(await select(homelab, host), ask, ("what", "count", "in_use", "size", "reclaimable"))
     table.facts |= {"largest_images": largest} if largest else {}
     return table
 

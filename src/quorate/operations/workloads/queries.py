@@ -72,7 +72,7 @@ async def workload_list(
         about = {"host": machine.ref, "engines": {one.name: one.how for one in found}}
         return Table(COLUMNS, rows, len(rows), facts=about | ({"no_answer": silent} if silent else {}))
 
-    found = await describe_each(homelab, host, describe)
+    found = await describe_each(await select(homelab, host), describe)
     return replace(page(found.columns, found.rows, limit=limit, offset=offset), facts=found.facts)
 
 
@@ -97,7 +97,7 @@ async def workload_get(
             return {"host": machine.name, "name": name, "state": "not there", **extra}
         return {"host": machine.name, **describe_workload(found), **extra}
 
-    return await describe_each(homelab, host, describe, IN_SHORT)
+    return await describe_each(await select(homelab, host), describe, IN_SHORT)
 
 
 @operation(
@@ -119,7 +119,7 @@ async def workload_logs(
     asked = _LogQuery(homelab, given, isinstance(name, str), engine, begin)
     chosen = await select(homelab, host)
     if chosen.several:
-        return await answer_each(homelab, host, partial(asked.brief_table, lines=min(lines, SEVERAL_LINES)), LOG)
+        return await answer_each(chosen, partial(asked.brief_table, lines=min(lines, SEVERAL_LINES)), LOG)
     return await asked.answer(chosen.machines[0], lines)
 
 
