@@ -223,7 +223,7 @@ async def test_several_hosts_are_verified_without_a_login_where_nothing_answers(
         assert rows["host nas"]["verified"] is True
 
 
-LOOKS = (
+LOOKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("host_discover", {"sections": ["system"]}),
     ("host_service", {"state": "all"}),
     ("host_file", {"path": "/etc/hostname"}),
