@@ -46,7 +46,7 @@ async def test_a_new_request_appears_without_reloading(tmp_path):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
         async with surfing(quorate, token) as operator:
-            await operator.page.wait_for_selector("text=Nothing waits for you")
+            await operator.page.wait_for_selector("text=No pending requests")
             await ask_to_delete(quorate, token)
             await operator.page.wait_for_selector("text=Delete vm 108 test-vm")
             await operator.page.get_by_label("1 waiting").wait_for()
@@ -76,7 +76,7 @@ async def test_of_two_operators_one_answers_and_the_other_sees_it(tmp_path):
             await alice.page.get_by_label("Operator's passphrase").last.fill(PASSPHRASE)
             await alice.page.get_by_role("button", name="Deny").click()
             await alice.page.wait_for_selector("text=Denied by the operator over HTTP, token alice")
-            await bob.page.wait_for_selector("text=Nothing waits for you")
+            await bob.page.wait_for_selector("text=No pending requests")
             assert not bob.complaints
 
 

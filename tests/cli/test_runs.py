@@ -35,7 +35,7 @@ def test_a_run_is_started_carried_on_and_shown_at_the_shell(tmp_path: Path) -> N
         assert needed in left.stderr
         assert "No run is due" not in left.stdout
         elsewhere = quorate("runs", "work", environ={**environ, "PROXMOX_URL": "https://127.0.0.1:1"})
-        assert f"of these runs, at its address then, is not configured: {name}." in elsewhere.stderr
+        assert f"at the address of these runs, is not configured: {name}." in elsewhere.stderr
         assert elsewhere.returncode == 1
         listed = quorate("runs", environ=environ).stdout
         assert f"{name}  running" in listed

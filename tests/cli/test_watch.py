@@ -32,7 +32,7 @@ def test_the_advice_for_a_server_without_a_cluster_is_an_option_that_exists(envi
     assert refused.returncode == 2
     assert "--toolsets hosts" in refused.stderr
     done = quorate("watch", "--once", "--toolsets", "hosts", environ=environ)
-    assert (done.returncode, done.stdout) == (0, "Nothing is wrong, as far as the watch has looked.\n")
+    assert (done.returncode, done.stdout) == (0, "No open findings in what the watch has checked.\n")
 
 
 def test_an_unknown_finding_is_answered_with_the_command_that_lists_them(environ):

@@ -132,7 +132,7 @@ async def test_a_server_for_hosts_alone_is_introduced_without_a_cluster(tmp_path
         text = quorate.client.instructions or ""
         assert "host_status" in text
         assert "guest_list" not in text
-        assert "There is no Proxmox VE cluster here" in text
+        assert "There is no Proxmox VE cluster" in text
 
 
 async def test_a_long_tool_list_is_served_whole_and_what_access_hides_does_not_count(tmp_path):

@@ -32,13 +32,13 @@ def add(commands: Any) -> None:
     )
     audit.add_argument("--export", choices=("jsonl", "csv"), help="print all matching entries in this format")
     audit.add_argument(
-        "--tail", metavar="N", type=int, default=20, help="how many entries to show, the latest (default 20)"
+        "--tail", metavar="N", type=int, default=20, help="number of latest entries to show (default: 20)"
     )
     audit.add_argument("--json", action="store_true", help="print JSON lines")
     for name, what in (("tool", "guest_*"), ("outcome", "failed"), ("caller", "claude*"), ("cluster", "prod")):
         audit.add_argument(f"--{name}", metavar="PATTERN", help=f"only entries with this {name}, such as {what!r}")
     audit.add_argument("--since", metavar="WHEN", help="a time (2026-01-31 or 2026-01-31T12:00) or an age (2h, 7d)")
-    audit.add_argument("--until", metavar="WHEN", help="as above")
+    audit.add_argument("--until", metavar="WHEN", help="as for --since")
     audit.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
 
 

@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
         metavar="key=value",
         nargs="*",
         default=[],
-        help="arguments; repeat a key for a list; obvious ones need no key",
+        help="arguments; repeat a key for a list; obvious keys can be omitted",
     )
     call.add_argument("--json", action="store_true", help="print JSON with raw values (docs/output.md)")
     call.add_argument("--output", metavar="FILE", type=Path, help="file for an image (default: a new TOOL.png)")

@@ -26,7 +26,7 @@ CA_LIFETIME = timedelta(days=3650)
 LIFETIME = timedelta(days=397)
 """The most that all common clients accept."""
 COMMON_NAME = "Quorate server"
-"""Not a host name: OpenSSL would check it against what the CA may vouch for."""
+"""Not a host name: OpenSSL would check it against the names that the CA may sign for."""
 PRIVATE_NAMES = ("home.arpa", "internal", "lan", "local", "localhost")
 PRIVATE_NETWORKS = (
     "10.0.0.0/8",
@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="names and addresses that clients use (default: those of the certificate, else this machine's own)",
+        help="names and addresses that clients use (default: those of the existing certificate, or this machine's)",
     )
     certificate.add_argument(
         "--folder", metavar="DIR", type=Path, help="where to write (default: `tls` next to the configuration)"
@@ -67,8 +67,8 @@ def add(commands: Any) -> None:
     certificate.add_argument("--new-ca", action="store_true", help="replace the CA; clients must trust the new one")
     certificate.epilog = (
         "Run it again to renew the certificate or to change its names: the CA stays, and a running server uses the new "
-        "certificate at once. The CA can vouch only for private names and addresses, and for the names it was created "
-        "with; keep ca.key to yourself all the same."
+        "certificate at once. The CA can sign only for private names and addresses, and for the names it was created "
+        "with; keep ca.key secret anyway."
     )
 
 

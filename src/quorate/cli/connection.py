@@ -114,7 +114,7 @@ def _show_certificate(endpoint: str, shown: Certificate) -> None:
 
     from quorate.pipeline.sanitization import clean_text
 
-    print(f"\n{endpoint} has a certificate that this system does not know, which is the default for PVE:")
+    print(f"\nThis system does not trust the certificate of {endpoint}, which is normal for PVE:")
     print(f"  subject  {clean_text(shown.subject)}")
     print(f"  issuer   {clean_text(shown.issuer)}")
     print(f"  valid    {shown.begins:%Y-%m-%d} to {shown.ends:%Y-%m-%d}")
@@ -150,7 +150,7 @@ def _show_script(options: argparse.Namespace, token_id: str, level: str, toolset
     from quorate.operations.access.permission_needs import describe_withheld
 
     if token_id.startswith(f"{ALMIGHTY}!"):
-        print(f"\nA token of {ALMIGHTY} has every privilege. A user of its own is safer: {USUAL_TOKEN}.")
+        print(f"\nA token of {ALMIGHTY} has every privilege. A separate user is safer: {USUAL_TOKEN}.")
         print("To create one anyway, run this as root on a node:\n")
         print(grant_script(token_id, level, 9, toolsets))
         return

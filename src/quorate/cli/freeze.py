@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     freeze = command(commands, "freeze", _freeze, "stop all changes on every replica at once; reads continue")
     freeze.add_argument("--reason", metavar="TEXT", default="", help="shown in every refusal")
-    freeze.epilog = "A running plan stops before its next step. No passphrase is needed: stopping is easy on purpose."
+    freeze.epilog = "A running plan stops before its next step. No passphrase is needed, so that stopping is easy."
     unfreeze = command(commands, "unfreeze", _unfreeze, "allow changes again; asks for the operator's passphrase")
     for one in (freeze, unfreeze):
         one.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")

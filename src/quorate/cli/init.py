@@ -70,9 +70,9 @@ def _init(options: argparse.Namespace) -> int:
         _suggest(options, file, load(file=file, tolerate=True).toolsets)
         return OK
     if options.adds:
-        print(f"This adds a cluster to {file} and preserves the rest. Nothing is written before the end.")
+        print(f"This adds a cluster to {file} and preserves the rest. Nothing is written until the end.")
     else:
-        print(f"This sets up a cluster in {file}. Nothing is written before the end.")
+        print(f"This sets up a cluster in {file}. Nothing is written until the end.")
     options.name = _name(options, _clusters_in(file) if options.adds else ())
     if options.adds and options.toolsets:
         raise ConfigError(f"--toolsets applies to all clusters: change `toolsets` in {file} instead.")
@@ -194,9 +194,9 @@ def _toolsets(options: argparse.Namespace) -> tuple[str, ...] | None:
     given = options.toolsets
     if given is None and is_interactive() and not options.yes:
         print("\nWhich tools? More tools cost the assistant more tokens at every start.")
-        print(f"  default  every day: {', '.join(DEFAULT_TOOLS)}")
-        print(f"  all      all of a cluster, also {', '.join(name for name in TOOLSETS if name not in DEFAULT_TOOLS)}")
-        print(f"  homelab  the machines around it: {', '.join(HOMELAB)}")
+        print(f"  default  everyday tools of {', '.join(DEFAULT_TOOLS)}")
+        print(f"  all      every toolset, also {', '.join(name for name in TOOLSETS if name not in DEFAULT_TOOLS)}")
+        print(f"  homelab  hosts and networks: {', '.join(HOMELAB)}")
         print("Write + to add toolsets to the default, such as +firewall,+homelab.")
         names = ask_until("Toolsets", "--toolsets", valid, default=DEFAULT)
     else:

@@ -170,7 +170,7 @@ def _need_more(left: Mapping[str, MissingRequirement]) -> Iterator[str]:
     for lack in dict.fromkeys(one for one in left.values() if one.cluster):
         shown = ", ".join(name for name, one in left.items() if one == lack)
         if lack.needed is None:
-            yield f"quorate: The cluster {lack.cluster} of these runs, at its address then, is not configured: {shown}."
+            yield f"quorate: The cluster {lack.cluster}, at the address of these runs, is not configured: {shown}."
         else:
             yield f'quorate: These runs need access = "{lack.needed}" in [clusters.{lack.cluster}]: {shown}.'
     levels = {name: one.needed for name, one in left.items() if one.needed is not None and not one.cluster}

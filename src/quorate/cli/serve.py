@@ -63,7 +63,7 @@ def _http_flags(options: argparse.Namespace) -> dict[str, str | None]:
 def _warn_without_approval(settings: Settings) -> None:
     if settings.approval is Approval.NONE and settings.access is Access.ADMIN:
         print(
-            "quorate: warning: approvals are off (--approval none): destructive calls run without asking anyone.",
+            "quorate: warning: approvals are off (--approval none): destructive calls run without approval.",
             file=sys.stderr,
         )
     for name in settings.surfaces if settings.applicable_opt_ins else ():
@@ -76,7 +76,7 @@ def _warn_of_opt_in(settings: Settings, surface: str) -> None:
     opt_in = system(surface).opt_in if surface in SYSTEMS else None
     if opt_in in settings.applicable_opt_ins:
         print(
-            f"quorate: warning: {opt_in} lets the tools of {surface} do everything without asking anyone; "
+            f"quorate: warning: {opt_in} lets the tools of {surface} do everything without approval; "
             "--access and --approval override it.",
             file=sys.stderr,
         )
@@ -97,7 +97,7 @@ class _Start:
             await self._over_stdio()
 
     async def _over_stdio(self) -> None:
-        """A client that was here before gets its first answers from the cache, while the server is imported."""
+        """Answer a known client's first requests from the cache, while the server is imported."""
         from quorate.surfaces.early_handshake import open_conversation
         from quorate.surfaces.handshake_cache import HandshakeCache
         from quorate.surfaces.lines import standard_streams

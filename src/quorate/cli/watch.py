@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     watch = command(commands, "watch", _watch, "watch clusters and hosts, and report what is wrong")
-    watch.epilog = "With [watch] in the configuration, `quorate serve` watches as well; one process at a time does it."
-    watch.add_argument("--once", action="store_true", help="look once, print the findings and end")
+    watch.epilog = "With [watch] in the configuration, `quorate serve` watches too; only one process watches at a time."
+    watch.add_argument("--once", action="store_true", help="run one cycle, print the findings and exit")
     add_action = actions_of(watch, toolsets_option, cluster_options)
     listed = add_action("list", _list, "list the open findings")
     listed.add_argument("--json", action="store_true", help="print JSON")
     for name, run, summary in (
-        ("acknowledge", _acknowledge, "take care of a finding: no more messages unless it gets worse"),
-        ("silence", _silence, "keep a finding quiet for a while"),
+        ("acknowledge", _acknowledge, "stop messages about a finding unless it gets worse"),
+        ("silence", _silence, "stop messages about a finding for a while"),
     ):
         action = add_action(name, run, summary)
         action.add_argument("id", metavar="ID", help="id of the finding, as listed")
@@ -85,7 +85,7 @@ def _watch(options: argparse.Namespace) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        channels = ", ".join(one.name for one in watch.channels) or "none; findings are only kept"
+        channels = ", ".join(one.name for one in watch.channels) or "none; findings are only stored"
         print(f"quorate: watching every {watch.settings.every:g} s; channels: {channels}", file=sys.stderr)
         async with watch.running():
             await ended.wait()
@@ -182,7 +182,7 @@ async def _print(watch: Watch) -> None:
         print(f"{one.id}  {one.severity:<9} {one.cluster}  {_line(one.seen_as.what)}{state}")
         print(f"{'':10}since {moment(one.opened)}; next: {_line(str(one.seen_as.next.advice))}")
     if await _warn(watch) and not found:
-        print("Nothing is wrong, as far as the watch has looked.")
+        print("No open findings in what the watch has checked.")
 
 
 async def _warn(watch: Watch) -> bool:

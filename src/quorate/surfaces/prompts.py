@@ -41,7 +41,7 @@ class Facts:
         self.blocks: list[str] = []
 
     async def need(self, operation: str, /, **arguments: Any) -> dict[str, Any] | Table:
-        """Add a fact that the prompt cannot do without."""
+        """Add a fact that the prompt requires."""
         data = await self._read(operation, arguments)
         self._add(operation, arguments, rendering.text(data))
         return data
@@ -84,7 +84,7 @@ class Prompt:
     arguments: Mapping[str, tuple[str, bool]]
     """Name -> description, and whether it is required."""
     operation: str
-    """The one that it cannot do without: callers who may not run it do not see the prompt."""
+    """The operation that it requires: callers who may not run it do not see the prompt."""
     ask: Ask
 
 
@@ -126,7 +126,7 @@ async def diagnose_guest(facts: Facts, guest: Annotated[str, GUEST]) -> str:
 
 @prompt("Review capacity", operation="capacity_plan")
 async def review_capacity(facts: Facts) -> str:
-    """Room on nodes and storages, the largest consumers, and what happens if a node fails."""
+    """Free capacity of nodes and storages, the largest consumers, and what happens if a node fails."""
     await facts.need("capacity_plan")
     await facts.add(
         ("capacity_plan", {"fails": "all"}),
@@ -136,7 +136,8 @@ async def review_capacity(facts: Facts) -> str:
     )
     return (
         "Review the capacity of this cluster. Say what runs out first (memory, CPU or storage, and where), whether the "
-        "guests survive the loss of any one node, which could get less, and what you would do, most useful first."
+        "guests survive the loss of any one node, which guests could do with less, and what you would do, most "
+        "useful first."
     )
 
 
@@ -155,15 +156,15 @@ async def plan_upgrade(facts: Facts, node: Annotated[str, NODE] = "") -> str:
     )
     what = f"node {node}" if node else "the nodes of this cluster"
     return (
-        f"Plan the upgrade of {what}. First what has to be in order before it begins (health, quorum, backups). Then "
-        "the steps node by node: where its guests go, what is upgraded, whether it has to reboot, how to see that it "
-        "succeeded, and how to roll back. Point out packages that deserve care. Change nothing."
+        f"Plan the upgrade of {what}. Start with what must be in order first (health, quorum, backups). Then list the "
+        "steps node by node: where its guests go, what is upgraded, whether it has to reboot, how to check that it "
+        "succeeded, and how to roll back. Point out packages that need special care. Change nothing."
     )
 
 
 @prompt("Explain a failed task", operation="task_get")
 async def explain_task(facts: Facts, task: Annotated[str, TASK] = "") -> str:
-    """Why a task failed: its log and what was going on around it."""
+    """Why a task failed: its log and the tasks around it."""
     if not task:
         failed = await facts.rows("task_list", status="failed", limit=1)
         if not failed:
@@ -173,14 +174,14 @@ async def explain_task(facts: Facts, task: Annotated[str, TASK] = "") -> str:
     node = state.get("node") if isinstance(state, dict) else None
     await facts.add(("task_list", {"limit": 15, **({"node": node} if node else {})}), ("storage_list", {}))
     return (
-        f"Explain why the task {task} failed: the line of its log that decides, what it means in plain words, the "
-        "likeliest cause, and what to do before it is tried again. If the log does not say, name what to look at next."
+        f"Explain why the task {task} failed: the decisive line of its log, what it means in plain words, the "
+        "likeliest cause, and what to do before trying again. If the log does not say, suggest what to look at next."
     )
 
 
 @prompt("Review backups", operation="backup_coverage")
 async def review_backups(facts: Facts) -> str:
-    """Which guests are not safe: coverage, jobs, failed runs and the room on backup storages."""
+    """Which guests are unprotected: coverage, jobs, failed runs and free space on backup storages."""
     await facts.need("backup_coverage", limit=100)
     await facts.add(
         ("backup_job_list", {}),
@@ -190,8 +191,8 @@ async def review_backups(facts: Facts) -> str:
     )
     return (
         "Review the backups of this cluster. Say which guests could be lost and why (no job, no backup, only old ones, "
-        "failed runs), whether retention and storages fit each other, and which changes to the jobs you would make, "
-        "most urgent first. Change nothing."
+        "failed runs), whether the storages are large enough for the retention, and which changes to the jobs "
+        "you would make, most urgent first. Change nothing."
     )
 
 

@@ -17,7 +17,7 @@
       const lines = chosen.map(([name, at], number) => ({ label: name, stroke: number ? "#c4742f" : accent, values: found.columns[at] }));
       drawLoad(box, chosen.map(([name]) => name).join(", "), 180, found.times, lines);
     }
-    if (!place.childElementCount) { place.textContent = "Nothing is recorded for this time frame."; }
+    if (!place.childElementCount) { place.textContent = "No data for this time frame."; }
   }
 
   async function load(timeframe) {

@@ -71,7 +71,7 @@
     const answer = await call("metrics_get", { points: 120 });
     const facts = answer.structuredContent || {};
     const points = facts.points;
-    if (!points || !points.rows.length) { add(place, "p", "Nothing is recorded.", "empty"); return; }
+    if (!points || !points.rows.length) { add(place, "p", "No data.", "empty"); return; }
     add(place, "h2", facts.of || "Load");
     const times = points.rows.map((row) => Date.parse(row[0].replace(" ", "T")) / 1000);
     points.columns.slice(1).forEach(function (name, at) {
