@@ -127,7 +127,7 @@ async def test_a_reload_of_what_does_not_run_says_so(tmp_path):
 async def test_a_slow_start_is_waited_for(tmp_path):
     async with rig(tmp_path) as quorate:
         unit = machine(quorate, VM).services["cron"]
-        unit.active, unit.takes = False, 12.0
+        unit.active, unit.start_seconds = False, 12.0
         done = await quorate.facts("guest_service_control", guest=VM, service="cron", action="start")
         assert unit.active
         assert (done["result"], done["now"]) == ("done", "active (running)")
@@ -136,7 +136,7 @@ async def test_a_slow_start_is_waited_for(tmp_path):
 async def test_a_start_that_outlasts_the_wait_is_handed_back(tmp_path):
     async with rig(tmp_path) as quorate:
         unit = machine(quorate, VM).services["cron"]
-        unit.active, unit.takes = False, 60.0
+        unit.active, unit.start_seconds = False, 60.0
         begun = quorate.clock.now()
         done = await quorate.facts("guest_service_control", guest=VM, service="cron", action="start", wait=5)
         assert quorate.clock.now() - begun < 15

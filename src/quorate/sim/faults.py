@@ -72,13 +72,13 @@ class Faults:
             self.remove(fault)
 
     @property
-    def are_none(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._active
 
     def for_request(self, kind: str, method: str, path: str) -> Iterator[Fault]:
         """The faults of a kind that match this request; each match counts."""
         for fault in list(self._active):
-            if fault.kind == kind and fault.matches(method, path) and self._strikes(fault):
+            if fault.kind == kind and fault.matches(method, path) and self._applies(fault):
                 yield fault
 
     def first(self, kind: str, method: str, path: str) -> Fault | None:
@@ -120,11 +120,11 @@ class Faults:
         for fault in list(self._active):
             if fault.kind == "task-fails":
                 wanted, _, text = fault.argument.partition(":")
-                if wanted in ("*", kind) and self._strikes(fault):
+                if wanted in ("*", kind) and self._applies(fault):
                     return text
         return None
 
-    def _strikes(self, fault: Fault) -> bool:
+    def _applies(self, fault: Fault) -> bool:
         if fault.probability < 1.0 and self._random.random() >= fault.probability:
             return False
         if fault.count is not None:

@@ -92,12 +92,12 @@ def all_factors(call: Call) -> list[dict[str, Any]]:
 
 @route("GET /access/tfa/{userid}")
 def factors_of_user(call: Call) -> list[dict[str, Any]]:
-    return [factor.as_dict() for factor in _of_user(call).values()]
+    return [factor.as_dict() for factor in _factors(call).values()]
 
 
 @route("POST /access/tfa/{userid}")
 def add_factor(call: Call) -> dict[str, Any]:
-    kind, params, own = call.params["type"], call.params, _of_user(call)
+    kind, params, own = call.params["type"], call.params, _factors(call)
     _confirm_password(call)
     existing_user(call).keys = "x"  # even if a later check fails
     if kind in _NOT_CONFIGURED:
@@ -131,13 +131,13 @@ def _secret_of(uri: str) -> bytes:
 
 @route("GET /access/tfa/{userid}/{id}")
 def read_factor(call: Call) -> dict[str, Any]:
-    return _one(call).as_dict()
+    return _factor(call).as_dict()
 
 
 @route("PUT /access/tfa/{userid}/{id}")
 def change_factor(call: Call) -> None:
     _confirm_password(call)
-    factor = _one(call)
+    factor = _factor(call)
     factor.description = call.params.get("description", factor.description)
     factor.enable = bool(call.params.get("enable", factor.enable))
 
@@ -145,17 +145,17 @@ def change_factor(call: Call) -> None:
 @route("DELETE /access/tfa/{userid}/{id}")
 def remove_factor(call: Call) -> None:
     _confirm_password(call)
-    del _of_user(call)[_one(call).id]
-    if not _of_user(call):
+    del _factors(call)[_factor(call).id]
+    if not _factors(call):
         existing_user(call).keys = None
 
 
-def _of_user(call: Call) -> dict[str, Factor]:
+def _factors(call: Call) -> dict[str, Factor]:
     return call.world.part(SecondFactors).by_user.setdefault(call.values["userid"], {})
 
 
-def _one(call: Call) -> Factor:
-    return existing(_of_user(call).get(call.values["id"]), Refusal(404, f"No such tfa entry '{call.values['id']}'\n"))
+def _factor(call: Call) -> Factor:
+    return existing(_factors(call).get(call.values["id"]), Refusal(404, f"No such tfa entry '{call.values['id']}'\n"))
 
 
 def _confirm_password(call: Call) -> None:

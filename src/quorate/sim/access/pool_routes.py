@@ -54,7 +54,7 @@ def _with_members(call: Call, pool: Pool) -> dict[str, Any]:
     if wanted in (None, "storage"):
         for name in sorted(pool.storages & world.storages.keys()):
             storage = world.storages[name]
-            members.append(rows_of(world).storage(storage, _seen_from(call, storage)))
+            members.append(rows_of(world).storage(storage, _answering_node(call, storage)))
     return {**_summary(pool), "members": members}
 
 
@@ -64,7 +64,7 @@ def _guest_rows(world: World, guests: list[Guest]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in _ONLY_IN_RESOURCES} for row in rows]
 
 
-def _seen_from(call: Call, storage: Storage) -> Node:
+def _answering_node(call: Call, storage: Storage) -> Node:
     """A member storage is shown once: from the node that answers, or from the first that has it."""
     if storage.nodes is None or call.local_node.name in storage.nodes:
         return call.local_node

@@ -102,7 +102,7 @@ class HaManager:
         dependent = [each for each in together if self._is_managed(each)]
         blocking: dict[str, list[dict[str, str]]] = {}
         for node in self._online_nodes():
-            found = [] if self._fits(resource, node) else [{"sid": sid, "cause": "node-affinity"}]
+            found = [] if self._is_preferred_node(resource, node) else [{"sid": sid, "cause": "node-affinity"}]
             for each in apart:
                 guest = self.guest_of(each)
                 if guest is not None and guest.node == node and self._is_managed(each):
@@ -209,14 +209,18 @@ class HaManager:
 
     def _failback(self, resource: HaResource, guest: Guest) -> Move | None:
         """Move back to a preferred node, if the resource has failback enabled."""
-        if not resource.failback or _requested_state(resource) != "started" or self._fits(resource, guest.node):
+        if (
+            not resource.failback
+            or _requested_state(resource) != "started"
+            or self._is_preferred_node(resource, guest.node)
+        ):
             return None
         for node in self._online_nodes():
-            if self._fits(resource, node) and (resource.sid, node) not in self._given_up:
+            if self._is_preferred_node(resource, node) and (resource.sid, node) not in self._given_up:
                 return Move("migrate", node)
         return None
 
-    def _fits(self, resource: HaResource, node: str) -> bool:
+    def _is_preferred_node(self, resource: HaResource, node: str) -> bool:
         """Whether the node is among the best that the rules allow for the resource."""
         wanted = self.rules.node_priorities(resource.sid, resource.group)
         if wanted is None:
@@ -269,7 +273,7 @@ class HaManager:
 
     def _select_recovery_node(self, resource: HaResource) -> str | None:
         nodes = self._online_nodes()
-        return next((node for node in nodes if self._fits(resource, node)), None)
+        return next((node for node in nodes if self._is_preferred_node(resource, node)), None)
 
     def _settle(self, resource: HaResource, crm_state: str, shown: str) -> None:
         if (resource.crm_state, resource.shown_state) != (crm_state, shown):
@@ -293,7 +297,7 @@ def _requested_state(resource: HaResource) -> str:
     return "started" if resource.state == "enabled" else resource.state
 
 
-def pass_on(address: GuestAddress, state: str, *, stop_now: bool = False) -> Work:
+def notify_manager(address: GuestAddress, state: str, *, stop_now: bool = False) -> Work:
     """The task that notifies the manager; it ends long before the guest changes."""
 
     async def work(context: TaskContext) -> None:

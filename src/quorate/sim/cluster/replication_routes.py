@@ -20,7 +20,7 @@ from quorate.sim.world import World
 DEFAULT_SCHEDULE = "*/15"
 _RUN_SECONDS = 3.4
 _RUNNER_PERIOD = 60  # PVE looks for due jobs every minute
-_MOST_RUNS_AT_ONCE = 50
+_MAX_CATCH_UP_RUNS = 50
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Replication:
         """All jobs, after running those that are due."""
         now = self._world.clock.now()
         for job in list(self._jobs.values()):
-            self._catch_up(job, now)
+            self._run_due_jobs(job, now)
         return self._jobs
 
     def of_guest(self, vmid: int) -> list[ReplicationJob]:
@@ -127,8 +127,8 @@ class Replication:
     def _schedule(job: ReplicationJob) -> str:
         return str(job.options.get("schedule", DEFAULT_SCHEDULE))
 
-    def _catch_up(self, job: ReplicationJob, now: float) -> None:
-        for _ in range(_MOST_RUNS_AT_ONCE):
+    def _run_due_jobs(self, job: ReplicationJob, now: float) -> None:
+        for _ in range(_MAX_CATCH_UP_RUNS):
             if job.pid is not None:
                 if job.run_ends > now:
                     return

@@ -30,7 +30,7 @@ def ls(io: Io, args: list[str]) -> int:
                 io.say(f"{path}:")
             _list(io, entry, options)
         else:
-            io.say(_long(path, entry) if "l" in options else path)
+            io.say(_long_row(path, entry) if "l" in options else path)
     return io.code
 
 
@@ -41,10 +41,10 @@ def _list(io: Io, directory: Entry, options: dict[str, str]) -> None:
     if "l" in options:
         io.say(f"total {4 * len(rows)}")
     for name, entry in rows:
-        io.say(_long(name, entry) if "l" in options else name)
+        io.say(_long_row(name, entry) if "l" in options else name)
 
 
-def _long(name: str, entry: Entry) -> str:
+def _long_row(name: str, entry: Entry) -> str:
     when = datetime.fromtimestamp(entry.mtime, UTC).strftime("%b %e %H:%M")
     shown = f"{name} -> {entry.link}" if entry.link is not None else name
     return f"{entry.mode_text()} {1 + len(entry.children)} {entry.owner} {entry.group} {entry.size:>5} {when} {shown}"
@@ -87,8 +87,8 @@ def _stat_format(io: Io, template: str, path: str, entry: Entry) -> str:
         "h": str(2 if entry.is_directory else 1),
         "U": entry.owner if entry.owner in io.machine.users else "UNKNOWN",
         "G": entry.group if entry.group in io.machine.users else "UNKNOWN",
-        "u": _number_of(io, entry.owner),
-        "g": _number_of(io, entry.group),
+        "u": _uid(io, entry.owner),
+        "g": _uid(io, entry.group),
         "X": str(int(entry.mtime)),
         "Y": str(int(entry.mtime)),
         "y": datetime.fromtimestamp(entry.mtime, UTC).strftime("%Y-%m-%d %H:%M:%S.000000000 +0000"),
@@ -97,7 +97,7 @@ def _stat_format(io: Io, template: str, path: str, entry: Entry) -> str:
     return re.sub(r"%([A-Za-z%])", lambda match: values.get(match[1], "%" if match[1] == "%" else "?"), template)
 
 
-def _number_of(io: Io, name: str) -> str:
+def _uid(io: Io, name: str) -> str:
     return str(io.machine.users.get(name, name if name.isdecimal() else 65534))
 
 
@@ -240,7 +240,7 @@ def readlink(io: Io, args: list[str]) -> int:
     options, paths = split_options(args)
     for path in paths:
         if "f" in options:
-            real = _real(io, io.path(path), 0)
+            real = _resolve(io, io.path(path), 0)
             if real is None:
                 return 1
             io.say(real)
@@ -252,17 +252,17 @@ def readlink(io: Io, args: list[str]) -> int:
     return 0
 
 
-def _real(io: Io, path: str, depth: int) -> str | None:
+def _resolve(io: Io, path: str, depth: int) -> str | None:
     if path == "/":
         return path
-    folder = _real(io, posixpath.dirname(path), depth)
+    folder = _resolve(io, posixpath.dirname(path), depth)
     above = None if folder is None else io.machine.files.find(folder)
     if folder is None or above is None or not above.is_directory or depth > 16:
         return None
     full = posixpath.join(folder, posixpath.basename(path))
     entry = io.machine.files.find(full, follow=False)
     if entry is not None and entry.link is not None:
-        return _real(io, io.machine.files.absolute(entry.link, folder), depth + 1)
+        return _resolve(io, io.machine.files.absolute(entry.link, folder), depth + 1)
     return full
 
 
@@ -296,28 +296,28 @@ def sha256sum(io: Io, args: list[str]) -> None:
 
 @command("test")
 def test(io: Io, args: list[str]) -> int:
-    return _decide(io, args)
+    return _evaluate(io, args)
 
 
 @command("[")
 def bracket(io: Io, args: list[str]) -> int:
     if args[-1:] != ["]"]:
         return io.fail("[: missing ]", 2)
-    return _decide(io, args[:-1])
+    return _evaluate(io, args[:-1])
 
 
-def _decide(io: Io, args: list[str]) -> int:
+def _evaluate(io: Io, args: list[str]) -> int:
     if args[:1] == ["!"]:
-        inner = _decide(io, args[1:])
+        inner = _evaluate(io, args[1:])
         return inner if inner > 1 else 1 - inner
     if len(args) < 2:
         return int(not (args and args[0]))
     if len(args) == 2:
-        return int(not _unary(io, args[0], args[1]))
+        return int(not _evaluate_unary(io, args[0], args[1]))
     return _compare(io, *args[:3])
 
 
-def _unary(io: Io, operator: str, value: str) -> bool:
+def _evaluate_unary(io: Io, operator: str, value: str) -> bool:
     if operator in ("-z", "-n"):
         return (value == "") == (operator == "-z")
     entry = io.machine.files.find(io.path(value), follow=operator not in ("-h", "-L"))

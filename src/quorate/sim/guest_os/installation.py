@@ -42,7 +42,7 @@ class Unit:
     pid: int = 0
     failed: bool = False
     fails_with: str = ""  # the error with which every start fails
-    takes: float = 0.0  # start time in seconds
+    start_seconds: float = 0.0
     starting: bool = False
     changed_at: float = 0.0
     log: list[str] = field(default_factory=list)

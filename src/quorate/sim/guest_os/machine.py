@@ -31,7 +31,7 @@ class Process:
     captured: bool = True  # whether the agent captures the output
     exitcode: int | None = None
     signal: int | None = None
-    leads: bool = False  # whether it leads a process group
+    leads_group: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     children: list[Process] = field(default_factory=list, repr=False)
 
@@ -179,7 +179,7 @@ class Machine:
         process = self.processes.get(pid)
         if process is None:
             return False
-        children = [child for child in process.children if group and not child.leads]
+        children = [child for child in process.children if group and not child.leads_group]
         reached = [self.kill(child.pid, signal, group=True) for child in children]
         if process.exited or process.task is None:
             return any(reached)
@@ -187,7 +187,7 @@ class Machine:
         process.task.cancel()
         return True
 
-    def lives(self, pid: int) -> bool:
+    def is_alive(self, pid: int) -> bool:
         process = self.processes.get(pid)
         return process is not None and not process.exited
 

@@ -15,7 +15,7 @@ async def systemctl(io: Io, args: list[str]) -> int:
     options, words = split_options(args, with_value=("type", "t", "n", "lines", "p", "property"))
     action, names = (words[0] if words else "list-units"), words[1:]
     if action in ("poweroff", "reboot", "halt"):
-        return _power(io, reboot=action == "reboot")
+        return _shut_down(io, reboot=action == "reboot")
     if action == "list-units":
         return _list_units(io, bare="no-legend" in options)
     if action == "list-unit-files":
@@ -55,7 +55,7 @@ def _list_unit_files(io: Io, *, bare: bool) -> int:
 async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) -> int:
     unit = io.machine.services.get(name)
     if action in ("is-active", "is-enabled"):
-        return _unit_question(io, action, unit, quiet=bool({"q", "quiet"} & options.keys()))
+        return _query_unit(io, action, unit, quiet=bool({"q", "quiet"} & options.keys()))
     if action == "show":
         return _show(io, name, unit, options.get("p") or options.get("property"))
     if unit is None:
@@ -70,15 +70,15 @@ async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) 
         case "start" if unit.active:
             return 0
         case "start" | "restart" | "reload-or-restart":
-            return await _start(io, unit, waits="no-block" not in options)
+            return await _start(io, unit, wait="no-block" not in options)
         case "reload" if not unit.active:
             return io.fail(f"{name}.service is not active, cannot reload.")
         case "reload":
-            _note(io, unit, f"Reloaded {name}.service - {unit.description}.")
+            _log(io, unit, f"Reloaded {name}.service - {unit.description}.")
         case "stop":
             unit.active = unit.starting = unit.failed = False
             unit.pid = 0
-            _note(io, unit, f"Stopped {name}.service - {unit.description}.")
+            _log(io, unit, f"Stopped {name}.service - {unit.description}.")
         case "enable" | "disable":
             unit.enabled = action == "enable"
         case _:
@@ -86,45 +86,47 @@ async def _unit_action(io: Io, action: str, name: str, options: dict[str, str]) 
     return 0
 
 
-async def _start(io: Io, unit: Unit, *, waits: bool) -> int:
-    unit.active, unit.failed, unit.starting = False, False, unit.takes > 0
-    _note(io, unit, f"Starting {unit.name}.service - {unit.description}...")
+async def _start(io: Io, unit: Unit, *, wait: bool) -> int:
+    unit.active, unit.failed, unit.starting = False, False, unit.start_seconds > 0
+    _log(io, unit, f"Starting {unit.name}.service - {unit.description}...")
 
-    async def come_up() -> None:
-        await io.machine.world.clock.sleep(unit.takes)
+    async def finish_start() -> None:
+        await io.machine.world.clock.sleep(unit.start_seconds)
         if unit.starting:
-            _up(io, unit)
+            _finish_start(io, unit)
 
     if not unit.starting:
-        _up(io, unit)
-    elif waits:
-        await come_up()
+        _finish_start(io, unit)
+    elif wait:
+        await finish_start()
     else:
-        io.machine.world.tasks.in_background(come_up())
+        io.machine.world.tasks.in_background(finish_start())
     if unit.failed:
         io.complain(f"Job for {unit.name}.service failed because the control process exited with error code.")
         full = f"{unit.name}.service"
         io.complain(f'See "systemctl status {full}" and "journalctl -xeu {full}" for details.')
-    return int(unit.failed and waits)
+    return int(unit.failed and wait)
 
 
-def _up(io: Io, unit: Unit) -> None:
+def _finish_start(io: Io, unit: Unit) -> None:
     unit.starting, unit.failed, unit.active = False, bool(unit.fails_with), not unit.fails_with
     unit.pid = 0 if unit.failed else io.machine.next_pid()
     unit.changed_at = io.machine.now()
     if unit.failed:
-        unit.log.append(f"{_stamp(io)} {io.machine.hostname} {unit.name}[{io.machine.next_pid()}]: {unit.fails_with}")
-        _note(io, unit, f"{unit.name}.service: Failed with result 'exit-code'.")
+        unit.log.append(
+            f"{_timestamp(io)} {io.machine.hostname} {unit.name}[{io.machine.next_pid()}]: {unit.fails_with}"
+        )
+        _log(io, unit, f"{unit.name}.service: Failed with result 'exit-code'.")
     else:
-        _note(io, unit, f"Started {unit.name}.service - {unit.description}.")
+        _log(io, unit, f"Started {unit.name}.service - {unit.description}.")
 
 
-def _note(io: Io, unit: Unit, text: str) -> None:
+def _log(io: Io, unit: Unit, text: str) -> None:
     unit.changed_at = io.machine.now()
-    unit.log.append(f"{_stamp(io)} {io.machine.hostname} systemd[1]: {text}")
+    unit.log.append(f"{_timestamp(io)} {io.machine.hostname} systemd[1]: {text}")
 
 
-def _stamp(io: Io) -> str:
+def _timestamp(io: Io) -> str:
     return datetime.fromtimestamp(io.machine.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
 
 
@@ -152,7 +154,7 @@ def _show(io: Io, name: str, unit: Unit | None, wanted: str | None) -> int:
     return 0
 
 
-def _unit_question(io: Io, action: str, unit: Unit | None, *, quiet: bool) -> int:
+def _query_unit(io: Io, action: str, unit: Unit | None, *, quiet: bool) -> int:
     if action == "is-enabled":
         answer = "not-found" if unit is None else "enabled" if unit.enabled else "disabled"
         code = 4 if unit is None else int(not unit.enabled)
@@ -179,15 +181,15 @@ def _unit_status(io: Io, unit: Unit) -> int:
 
 @command("poweroff", "halt", "shutdown")
 def poweroff(io: Io, args: list[str]) -> int:
-    return _power(io, reboot="-r" in args)
+    return _shut_down(io, reboot="-r" in args)
 
 
 @command("reboot")
 def reboot(io: Io, _args: list[str]) -> int:
-    return _power(io, reboot=True)
+    return _shut_down(io, reboot=True)
 
 
-def _power(io: Io, *, reboot: bool) -> int:
+def _shut_down(io: Io, *, reboot: bool) -> int:
     """Shut down or reboot from inside, a moment after the command has returned."""
     machine = io.machine
     guest, world = machine.guest, machine.world
@@ -237,10 +239,10 @@ async def rc_service(io: Io, args: list[str]) -> int:
         return int(unit is None)
     if unit is None:
         return io.fail(f" * rc-service: service `{name}' does not exist")
-    return await _act(io, unit, words[1] if len(words) > 1 else "status")
+    return await _run_openrc_action(io, unit, words[1] if len(words) > 1 else "status")
 
 
-async def _act(io: Io, unit: Unit, action: str) -> int:
+async def _run_openrc_action(io: Io, unit: Unit, action: str) -> int:
     match action:
         case "status":
             io.say(f" * status: {'started' if unit.active else 'crashed' if unit.failed else 'stopped'}")
@@ -263,7 +265,7 @@ async def _act(io: Io, unit: Unit, action: str) -> int:
 
 
 async def _start_openrc(io: Io, unit: Unit) -> int:
-    await io.machine.world.clock.sleep(unit.takes)
+    await io.machine.world.clock.sleep(unit.start_seconds)
     if unit.fails_with:
         io.say(f" * Starting {unit.name} ...")
         io.complain(unit.fails_with)

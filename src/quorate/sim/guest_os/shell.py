@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # A guest in a busy loop would block the whole cluster.
-_MOST_ROUNDS = 1_000_000
+_MAX_ITERATIONS = 1_000_000
 
 
 class _Exit(Exception):
@@ -46,9 +46,9 @@ class _Return(Exception):
 
 
 class _Break(Exception):
-    def __init__(self, *, goes_on: bool) -> None:
+    def __init__(self, *, continues: bool) -> None:
         super().__init__()
-        self.goes_on = goes_on
+        self.continues = continues
 
 
 class Shell:
@@ -75,8 +75,8 @@ class Shell:
             await self._steps(parse(text), self._io)
         except SyntaxProblem as problem:
             return self._io.fail(f"{self._name}: 1: {problem}", 2)
-        except _Exit as leaving:
-            return leaving.code
+        except _Exit as interrupt:
+            return interrupt.code
         except (_Return, _Break):
             pass
         return self._code
@@ -132,8 +132,8 @@ class Shell:
             try:
                 await shell._run_with_redirections(each, inner)  # noqa: SLF001
                 self._code = shell._code  # noqa: SLF001
-            except _Exit as leaving:
-                self._code = leaving.code
+            except _Exit as interrupt:
+                self._code = interrupt.code
             stdin = bytes(inner.out) if not last else b""
 
     async def _run_with_redirections(self, each: Simple, io: Io) -> None:
@@ -197,8 +197,8 @@ class Shell:
     async def _in_own_shell(self, steps: list[Step], io: Io) -> None:
         try:
             await self._steps(steps, io)
-        except _Exit as leaving:
-            self._code = leaving.code
+        except _Exit as interrupt:
+            self._code = interrupt.code
 
     async def _compound(self, what: If | While | For | Case | Define, io: Io) -> None:
         match what:
@@ -225,11 +225,11 @@ class Shell:
 
     async def _while(self, what: While, io: Io) -> None:
         code = 0
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ITERATIONS):
             await self._steps(what.condition, io)
             if self._code != 0:
                 break
-            if not await self._round(what.body, io):
+            if not await self._iterate(what.body, io):
                 break
             code = self._code
         self._code = code
@@ -242,15 +242,15 @@ class Shell:
         self._code = 0
         for value in values:
             self._variables.set(what.name, value, io)
-            if not await self._round(what.body, io):
+            if not await self._iterate(what.body, io):
                 return
 
-    async def _round(self, body: list[Step], io: Io) -> bool:
+    async def _iterate(self, body: list[Step], io: Io) -> bool:
         """Run one iteration of a loop; whether the loop continues."""
         try:
             await self._steps(body, io)
-        except _Break as leaving:
-            return leaving.goes_on
+        except _Break as interrupt:
+            return interrupt.continues
         return True
 
     async def _case(self, what: Case, io: Io) -> None:
@@ -327,7 +327,7 @@ class Shell:
         io.cwd = path
         return 0
 
-    async def _leave(self, _io: Io, args: list[str]) -> int:
+    async def _exit(self, _io: Io, args: list[str]) -> int:
         raise _Exit(int(args[0]) & 0xFF if args and args[0].lstrip("-").isdecimal() else self._code)
 
     async def _return(self, _io: Io, args: list[str]) -> int:
@@ -335,10 +335,10 @@ class Shell:
         raise _Return
 
     async def _break(self, _io: Io, _args: list[str]) -> int:
-        raise _Break(goes_on=False)
+        raise _Break(continues=False)
 
     async def _continue(self, _io: Io, _args: list[str]) -> int:
-        raise _Break(goes_on=True)
+        raise _Break(continues=True)
 
     async def _exec(self, io: Io, args: list[str]) -> int:
         """Replace the shell with a program; without one, apply the redirections to the shell."""
@@ -391,10 +391,10 @@ class Shell:
             code = (process.exitcode or 0) if process.signal is None else 128 + process.signal
         return code if args else 0
 
-    async def _nothing(self, _io: Io, _args: list[str]) -> int:
+    async def _do_nothing(self, _io: Io, _args: list[str]) -> int:
         return 0
 
-    async def _locate(self, io: Io, args: list[str]) -> int:
+    async def _command_builtin(self, io: Io, args: list[str]) -> int:
         """`command -v`: where a program is."""
         for name in args[1:]:
             if name in _BUILTINS or name in self._functions:
@@ -409,7 +409,7 @@ class Shell:
 _Builtin = Callable[[Shell, Io, list[str]], Awaitable[int]]
 _BUILTINS: dict[str, _Builtin] = {
     "cd": Shell._cd,  # noqa: SLF001
-    "exit": Shell._leave,  # noqa: SLF001
+    "exit": Shell._exit,  # noqa: SLF001
     "return": Shell._return,  # noqa: SLF001
     "break": Shell._break,  # noqa: SLF001
     "continue": Shell._continue,  # noqa: SLF001
@@ -418,11 +418,11 @@ _BUILTINS: dict[str, _Builtin] = {
     "set": Shell._set,  # noqa: SLF001
     "shift": Shell._shift,  # noqa: SLF001
     "read": Shell._read,  # noqa: SLF001
-    "trap": Shell._nothing,  # noqa: SLF001
-    "umask": Shell._nothing,  # noqa: SLF001
+    "trap": Shell._do_nothing,  # noqa: SLF001
+    "umask": Shell._do_nothing,  # noqa: SLF001
     "wait": Shell._wait,  # noqa: SLF001
-    ":": Shell._nothing,  # noqa: SLF001
-    "command": Shell._locate,  # noqa: SLF001
+    ":": Shell._do_nothing,  # noqa: SLF001
+    "command": Shell._command_builtin,  # noqa: SLF001
 }
 
 

@@ -149,17 +149,17 @@ def kill(io: Io, args: list[str]) -> int:
     for each in rest:
         if not re.fullmatch(r"-?\d+", each):
             return io.fail(f"kill: failed to parse argument: '{each}'")
-        if not _signaled(io, int(each), signal):
+        if not _send_signal(io, int(each), signal):
             io.complain(f"kill: ({each}): No such process")
     return io.code
 
 
-def _signaled(io: Io, number: int, signal: int) -> bool:
+def _send_signal(io: Io, number: int, signal: int) -> bool:
     process = io.machine.processes.get(abs(number))
-    if number < 0 and (process is None or not process.leads):
+    if number < 0 and (process is None or not process.leads_group):
         return False
     if signal == 0:
-        return io.machine.lives(abs(number)) or any(unit.pid == number for unit in io.machine.services.values())
+        return io.machine.is_alive(abs(number)) or any(unit.pid == number for unit in io.machine.services.values())
     if number < 0:
         return io.machine.kill(-number, signal, group=True)
     return _end_process(io, number, signal)
@@ -168,8 +168,8 @@ def _signaled(io: Io, number: int, signal: int) -> bool:
 @command("setsid")
 async def setsid(io: Io, args: list[str]) -> int:
     if io.pid in io.machine.processes:
-        io.machine.processes[io.pid].leads = True
-    return await _become(io, "setsid", args)
+        io.machine.processes[io.pid].leads_group = True
+    return await _exec(io, "setsid", args)
 
 
 @command("su")
@@ -182,10 +182,10 @@ async def su(io: Io, args: list[str]) -> int:
     home = "/root" if name == "root" else f"/home/{name}"
     inner = io.copy(env={**io.env, "HOME": home, "USER": name, "LOGNAME": name}, user=name)
     text = ["-c", options["c"]] if "c" in options else []
-    return await _become(inner, "su", [options.get("s", "/bin/sh"), *text, *words[1:]])
+    return await _exec(inner, "su", [options.get("s", "/bin/sh"), *text, *words[1:]])
 
 
-async def _become(io: Io, name: str, argv: list[str]) -> int:
+async def _exec(io: Io, name: str, argv: list[str]) -> int:
     program = io.machine.program(argv[0]) if argv else None
     if program is None:
         return io.fail(f"{name}: failed to execute {argv[0] if argv else ''}: No such file or directory", 127)

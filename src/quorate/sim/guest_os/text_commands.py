@@ -11,7 +11,7 @@ from quorate.sim.guest_os.files import FileError
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0", "a": "\a", '"': '"'}
 _FORMAT = re.compile(r"%[sb%]")
 # Endless output would block the whole cluster.
-_MOST_LINES = 1_000_000
+_MAX_LINES = 1_000_000
 
 
 def unescape(text: str) -> str:
@@ -91,7 +91,7 @@ def cat(io: Io, args: list[str]) -> int:
     return io.code
 
 
-def _ends(io: Io, name: str, args: list[str]) -> int:
+def _head_or_tail(io: Io, name: str, args: list[str]) -> int:
     options, paths = split_options(args, with_value=("n", "c"))
     unit = "c" if "c" in options else "n"
     amount = options.get(unit, "10")
@@ -103,15 +103,15 @@ def _ends(io: Io, name: str, args: list[str]) -> int:
         if len(paths) > 1:
             io.say(f"==> {path} <==")
         units = [data[at : at + 1] for at in range(len(data))] if unit == "c" else data.splitlines(keepends=True)
-        io.out.extend(b"".join(_cut(units, amount, name)))
+        io.out.extend(b"".join(_select_units(units, amount, name)))
     return io.code
 
 
-command("head")(lambda io, args: _ends(io, "head", args))
-command("tail")(lambda io, args: _ends(io, "tail", args))
+command("head")(lambda io, args: _head_or_tail(io, "head", args))
+command("tail")(lambda io, args: _head_or_tail(io, "tail", args))
 
 
-def _cut(units: list[bytes], amount: str, name: str) -> list[bytes]:
+def _select_units(units: list[bytes], amount: str, name: str) -> list[bytes]:
     number = int(amount.lstrip("+-"))
     if name == "head":
         return units[: -number or None] if amount.startswith("-") else units[:number]
@@ -177,7 +177,7 @@ def seq(io: Io, args: list[str]) -> int:
     numbers = [int(each) for each in args]
     first = numbers[0] if len(numbers) > 1 else 1
     step = numbers[1] if len(numbers) > 2 else 1
-    for number in range(first, numbers[-1] + (1 if step > 0 else -1), step or 1)[:_MOST_LINES]:
+    for number in range(first, numbers[-1] + (1 if step > 0 else -1), step or 1)[:_MAX_LINES]:
         io.say(str(number))
     return 0
 

@@ -195,7 +195,7 @@ class _Actions:
             return self._skip(context, guest, "already running")
         context.log(f"Starting {guest.word} {guest.vmid}")
         if self._managed(guest):
-            return self._begin(guest, "hastart", ha_manager.pass_on(self._address(guest), "started"))
+            return self._begin(guest, "hastart", ha_manager.notify_manager(self._address(guest), "started"))
         if guest.paused:
             return self._begin(guest, "qmresume", power.resume(self._address(guest)))
         return self._begin(guest, _task_type(guest, "start"), power.start(self._address(guest)))
@@ -212,7 +212,7 @@ class _Actions:
         word, limit = ("Shutting down", "Timeout") if self._in_cluster else ("Stopping", "timeout")
         context.log(f"{word} {guest.word} {guest.vmid} ({limit} = {timeout} seconds)")
         if self._managed(guest):
-            return self._begin(guest, "hastop", ha_manager.pass_on(self._address(guest), "stopped"))
+            return self._begin(guest, "hastop", ha_manager.notify_manager(self._address(guest), "stopped"))
         work = power.shutdown(self._address(guest), timeout=timeout, force_stop=force_stop)
         if guest.paused:
             work = power.stop(self._address(guest))

@@ -106,7 +106,7 @@ async def _log_in(stream: Stream, password: str) -> bool:
     await stream.read(1)
     challenge = hashlib.sha256(password.encode()).digest()[:16]
     await stream.write(challenge)
-    if await stream.read(16) == _proof(challenge, password):
+    if await stream.read(16) == _vnc_response(challenge, password):
         await stream.write(bytes(4))
         return True
     reason = b"Authentication failed"
@@ -114,7 +114,7 @@ async def _log_in(stream: Stream, password: str) -> bool:
     return False
 
 
-def _proof(challenge: bytes, password: str) -> bytes:
+def _vnc_response(challenge: bytes, password: str) -> bytes:
     """VNC authentication: DES with the bits of each key byte reversed."""
     key = bytearray(8)
     for index, byte in enumerate(password.encode()[:8]):

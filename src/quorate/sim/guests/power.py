@@ -56,7 +56,9 @@ class GuestAddress:
         return guest
 
 
-def _holding(address: GuestAddress, step: Step, *tolerated: str, skiplock: bool = True, process: bool = False) -> Work:
+def _with_lock_file(
+    address: GuestAddress, step: Step, *tolerated: str, skiplock: bool = True, process: bool = False
+) -> Work:
     """Run a step with the guest's lock file held; `process` finds the guest by its process."""
 
     async def work(context: TaskContext) -> None:
@@ -79,7 +81,7 @@ def start(address: GuestAddress, *, skiplock: bool = False) -> Work:
         else:
             await _boot(context, address.world, guest)
 
-    return _holding(address, step)
+    return _with_lock_file(address, step)
 
 
 def _check_startable(guest: Guest, *, skiplock: bool) -> None:
@@ -126,7 +128,7 @@ def stop(address: GuestAddress, *, skiplock: bool = False) -> Work:
             await context.sleep(SECONDS[guest.kind]["stop"])
             guest.stop_running()
 
-    return _holding(address, step, process=address.kind == "qemu")
+    return _with_lock_file(address, step, process=address.kind == "qemu")
 
 
 def shutdown(address: GuestAddress, *, timeout: int | None, force_stop: bool, skiplock: bool = False) -> Work:
@@ -138,7 +140,7 @@ def shutdown(address: GuestAddress, *, timeout: int | None, force_stop: bool, sk
                 guest.check_lock()
             await _ask_to_shut_down(context, guest, timeout=timeout, force_stop=force_stop)
 
-    return _holding(address, step, process=address.kind == "qemu")
+    return _with_lock_file(address, step, process=address.kind == "qemu")
 
 
 async def _ask_to_shut_down(context: TaskContext, guest: Guest, *, timeout: int | None, force_stop: bool) -> None:
@@ -202,7 +204,7 @@ def reset(address: GuestAddress, *, skiplock: bool = False) -> Work:
         await context.sleep(0.2)
         guest.touch()
 
-    return _holding(address, step, skiplock=skiplock, process=True)
+    return _with_lock_file(address, step, skiplock=skiplock, process=True)
 
 
 def pause(address: GuestAddress, *, skiplock: bool = False) -> Work:
@@ -213,7 +215,7 @@ def pause(address: GuestAddress, *, skiplock: bool = False) -> Work:
         guest.paused = True
         guest.touch()
 
-    return _holding(address, step, "backup", skiplock=skiplock, process=True)
+    return _with_lock_file(address, step, "backup", skiplock=skiplock, process=True)
 
 
 def resume(address: GuestAddress, *, skiplock: bool = False) -> Work:
@@ -226,7 +228,7 @@ def resume(address: GuestAddress, *, skiplock: bool = False) -> Work:
         await context.sleep(0.2)
         _resume_in_place(guest)
 
-    return _holding(address, step, "backup", "suspended", skiplock=skiplock)
+    return _with_lock_file(address, step, "backup", "suspended", skiplock=skiplock)
 
 
 def _resume_in_place(guest: Guest) -> None:
@@ -247,7 +249,7 @@ def suspend_to_disk(address: GuestAddress, storage: Storage, *, skiplock: bool =
         guest.config |= {"lock": "suspended", "vmstate": volume.volid, **running_hardware(guest)}
         guest.touch()
 
-    return _holding(address, step, skiplock=skiplock)
+    return _with_lock_file(address, step, skiplock=skiplock)
 
 
 def state_volume(context: TaskContext, world: World, guest: Guest, name: str, storage_id: str) -> Volume:
@@ -275,7 +277,7 @@ def checkpoint_container(address: GuestAddress) -> Work:
         await context.sleep(0.3)
         raise _checkpoint_error(guest.vmid, "-s -D")
 
-    return _holding(address, step, skiplock=False)
+    return _with_lock_file(address, step, skiplock=False)
 
 
 def restore_container(address: GuestAddress) -> Work:

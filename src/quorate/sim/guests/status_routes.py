@@ -161,4 +161,6 @@ def _ha_task(call: Call, state: str, *, stop_now: bool = False) -> str | None:
     if guest is None or call.world.managed_by_ha(guest) is None:
         return None
     name = "hastart" if state == "started" else "hastop"
-    return call.start_task(name, str(call.vmid), ha_manager.pass_on(GuestAddress.of(call), state, stop_now=stop_now))
+    return call.start_task(
+        name, str(call.vmid), ha_manager.notify_manager(GuestAddress.of(call), state, stop_now=stop_now)
+    )

@@ -90,7 +90,7 @@ class ApiServer:
                 return responses.web_page(local_node.name)
             fmt, path = self._accept(request)
             self.requests.append((request.method, path))
-            drop = await self._strike_before(request, path)
+            drop = await self._apply_early_faults(request, path)
             if drop == "before":
                 return _cut_connection(request)
             try:
@@ -131,9 +131,9 @@ class ApiServer:
             raise ServerRefusal(501, f"no formatter for uri {path}, {match['format']}")
         return match["format"], path
 
-    async def _strike_before(self, request: web.BaseRequest, path: str) -> str:
+    async def _apply_early_faults(self, request: web.BaseRequest, path: str) -> str:
         """Apply faults before the request is handled; returns how the answer is to be lost, if at all."""
-        if self._faults.are_none:
+        if self._faults.is_empty:
             return ""
         for fault in self._faults.for_request("latency", request.method, path):
             await self._world.clock.sleep(float(fault.argument))

@@ -151,7 +151,7 @@ class StatusDaemon:
         """Report the current state to the cluster."""
         world = self._world
         self.reported_at = world.clock.now()
-        self.guests = {guest.vmid: self._of_guest(guest) for guest in world.guests.values()}
+        self.guests = {guest.vmid: self._report_guest(guest) for guest in world.guests.values()}
         self.storages = {
             (node.name, storage.id): StorageReport(storage.space(node.name).used, storage.space(node.name).total)
             for storage in world.storages.values()
@@ -161,7 +161,7 @@ class StatusDaemon:
         }
         self.zones = frozenset(world.part(Sdn).running("zones"))
 
-    def _of_guest(self, guest: Guest) -> GuestReport:
+    def _report_guest(self, guest: Guest) -> GuestReport:
         state = (guest, guest.revision, guest.running, guest.paused, guest.node)
         known = self.guests.get(guest.vmid)
         if known is not None and known.made_from == state:

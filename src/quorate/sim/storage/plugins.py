@@ -170,7 +170,7 @@ def activate(world: World, node: str, storage: Storage) -> None:
 
 def _require_backing(world: World, storage: Storage) -> None:
     """Fail unless the server answers and the pool exists."""
-    if storage.type not in _UNCHECKED_TYPES and not _answers(world, storage):
+    if storage.type not in _UNCHECKED_TYPES and not _is_reachable(world, storage):
         if storage.type == "pbs":
             server, port = storage.config["server"], storage.config.get("port", 8007)
             raise failure(f"{storage.id}: error fetching datastores - {UNREACHABLE.format(server=server, port=port)}")
@@ -182,7 +182,7 @@ def _require_backing(world: World, storage: Storage) -> None:
         )
 
 
-def _answers(world: World, storage: Storage) -> bool:
+def _is_reachable(world: World, storage: Storage) -> bool:
     """Whether a server answers: only those of other storages do."""
     known = {
         other.config.get("server")
@@ -204,7 +204,7 @@ def _new_space(world: World, storage: Storage, node: str) -> StorageSpace:
         sibling = _same_backing(world, storage)
         total = sibling.spaces[node].total if sibling and node in sibling.spaces else 0
         return StorageSpace(total, 0)
-    return StorageSpace(4000 * _GIB, 400 * _GIB) if _answers(world, storage) else StorageSpace(0, 0)
+    return StorageSpace(4000 * _GIB, 400 * _GIB) if _is_reachable(world, storage) else StorageSpace(0, 0)
 
 
 def _same_backing(world: World, storage: Storage) -> Storage | None:

@@ -160,12 +160,12 @@ class _Restore:
             async with context.config_lock(guest):
                 await self._restore_vm()
         except TaskError as error:
-            self._give_up()
+            self._clean_up()
             if guest.kind == "qemu":
                 raise
             raise TaskError(f"{self._request.complaint}{error}") from error
         except BaseException:
-            self._give_up()
+            self._clean_up()
             raise
         if guest.template:
             context.log("Convert to template.")
@@ -186,10 +186,10 @@ class _Restore:
         if self._guest.kind == "lxc":
             await self._restore_container(volume, archive)
             return
-        kept = self._clear(archive)
+        kept = self._remove_disks(archive)
         restorer = DiskRestorer(self._world, self._guest, self._context, self._request.params.get("storage"))
         config = await restorer.restore(self._storage_of(volume), volume, archive)
-        self._settle(archive, {**config, **kept})
+        self._set_config(archive, {**config, **kept})
 
     async def _restore_container(self, volume: Volume, archive: Archive) -> None:
         """Restore a container: create the new disks before deleting the old ones."""
@@ -200,7 +200,7 @@ class _Restore:
         guest.forget_past()
         for volid in owned:
             volumes.free(self._world, guest.node, volid)
-        self._settle(archive, config)
+        self._set_config(archive, config)
 
     def _check_restored_privileges(self, archive: Archive) -> None:
         """Check privileges on restored options: bridges and privileged containers."""
@@ -241,7 +241,7 @@ class _Restore:
     def _storage_of(self, volume: Volume) -> Storage:
         return self._world.storages[volumes.split_volid(volume.volid)[0]]
 
-    def _clear(self, archive: Archive) -> dict[str, Value]:
+    def _remove_disks(self, archive: Archive) -> dict[str, Value]:
         """Remove the disks that the backup replaces; detach the others."""
         guest = self._guest
         left_out = {drive.volid for drive in disks(guest.config) if not _is_in_archive(archive, drive)}
@@ -255,7 +255,7 @@ class _Restore:
                 volumes.free(self._world, guest.node, volid)
         return kept
 
-    def _settle(self, archive: Archive, config: dict[str, Value]) -> None:
+    def _set_config(self, archive: Archive, config: dict[str, Value]) -> None:
         """Set the restored configuration."""
         request, guest = self._request, self._guest
         if request.params.get("unique"):
@@ -282,7 +282,7 @@ class _Restore:
         if "smbios1" in config:
             config["smbios1"] = f"uuid={drives.new_uuid(self._world, vmid, 'smbios1')}"
 
-    def _give_up(self) -> None:
+    def _clean_up(self) -> None:
         """Clean up after a failure: a new container is removed, a VM is left incomplete."""
         guest = self._guest
         locked = guest.config.get("lock") == "create"

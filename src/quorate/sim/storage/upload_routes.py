@@ -19,7 +19,7 @@ from quorate.sim.world import Node
 
 _FIELDS = ("content", "checksum-algorithm", "checksum")
 _ALGORITHMS = ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
-_MOST_FIELDS = 64 * 1024
+_MAX_FIELD_BYTES = 64 * 1024
 _HEAD = 512
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _FILE_PART = re.compile(
@@ -76,7 +76,7 @@ class Upload:
         self._buffer += data
         if not self._in_file:
             self._read_fields()
-            if not self._in_file and len(self._buffer) > _MOST_FIELDS:
+            if not self._in_file and len(self._buffer) > _MAX_FIELD_BYTES:
                 raise BadUpload("upload failed")
         if self._in_file:
             self._read_file()

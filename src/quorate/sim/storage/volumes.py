@@ -77,7 +77,7 @@ def existing(world: World, node: str, volid: str) -> Volume:
     """The volume, or PVE's error if it is missing."""
     storage_id, name = split_volid(volid)
     storage = usable_storage(world, node, storage_id)
-    return refusals.existing(storage.volume(node, volid), TaskError(_not_there(storage, volid, name)))
+    return refusals.existing(storage.volume(node, volid), TaskError(_missing_error(storage, volid, name)))
 
 
 def content_of(world: World, volid: str) -> tuple[str, int | None]:
@@ -148,7 +148,7 @@ def allocate(
         "rootdir" if kind == "lxc" else "images",
         fmt,
         size,
-        _first_use(storage, fmt, size) if used is None else min(used, size),
+        _initial_usage(storage, fmt, size) if used is None else min(used, size),
         int(world.clock.now()),
         vmid=vmid,
         parent=parent_text(storage, linked_to) if linked_to is not None and linked else None,
@@ -188,7 +188,7 @@ def resize(world: World, node: str, volid: str, size: int) -> Volume:
         limit = f"qgroup limit -- {size}k 0/0/256 {path_of(storage, volume.name)}"
         raise TaskError(f"command 'btrfs {limit}' failed: exit code 1")
     size = round_up_size(storage, size)
-    grown = size - volume.size if _reserves(storage) else 0
+    grown = size - volume.size if _is_thick(storage) else 0
     space = storage.space(node)
     if grown > space.available:
         raise StorageFull(_no_room_to_grow(storage, volume))
@@ -330,7 +330,7 @@ def size_text(size: int) -> str:
     return str(size)
 
 
-def _not_there(storage: Storage, volid: str, name: str) -> str:
+def _missing_error(storage: Storage, volid: str, name: str) -> str:
     """The error of the storage's tools for a missing volume."""
     if storage.type == "lvmthin":
         logical = f"{storage.config.get('vgname', 'pve')}/{name}"
@@ -370,13 +370,13 @@ def _path_or_name(storage: Storage, volid: str) -> str:
     return path_of(storage, name).removesuffix("/disk.raw") if storage.type in FILE_BASED else name
 
 
-def _reserves(storage: Storage) -> bool:
+def _is_thick(storage: Storage) -> bool:
     """Whether the storage allocates the full size of a disk."""
     return storage.type == "lvm" or (storage.type == "zfspool" and not storage.config.get("sparse"))
 
 
-def _first_use(storage: Storage, fmt: str, size: int) -> int:
-    if _reserves(storage) and fmt != "subvol":
+def _initial_usage(storage: Storage, fmt: str, size: int) -> int:
+    if _is_thick(storage) and fmt != "subvol":
         return size
     return min(size, {"qcow2": 208 * _KIB + size // 4096}.get(fmt, 4 * _KIB))
 
