@@ -123,7 +123,7 @@ class App:
             self.settings.opt_ins,
             self.cluster.defaults,
             name,
-            _by_endpoint(self.settings.clusters),
+            _names_by_endpoint(self.settings.clusters),
             container_password=self.settings.container_password,
         )
 
@@ -201,7 +201,7 @@ def _describe(found: Resolution) -> str:
     return f"{found.entry.get('plan')} ({found.entry.get('time')}) was cut off; {outcome}. {' '.join(found.says)}"
 
 
-def _by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
+def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
     """Cluster by its own name, and by the host of each of its API endpoints."""
     named = {one.name.lower(): one.name for one in clusters}
     hosts = ((urlsplit(url).hostname, one.name) for one in clusters for url in one.connection.endpoints)

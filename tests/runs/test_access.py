@@ -257,7 +257,7 @@ async def test_a_server_leaves_runs_of_clusters_alone_that_it_does_not_have(tmp_
         for clusters in ((lab,), (replace(lab, name="prod"),)):
             async with second_server(quorate, tmp_path / "b.jsonl", clusters=clusters) as other:
                 assert await other.app.runs.work() == []
-                assert (await other.app.runs.out_of_reach())[name].needed is None
+                assert (await other.app.runs.blocked_runs())[name].needed is None
                 assert f"There is no run '{name}'" in await other.refusal("run_control", run=name, action="abort")
                 assert (await other.facts("run_list"))["rows"] == []
         assert not quorate.writes("lab")

@@ -20,10 +20,10 @@ from quorate.cli.options import (
     cluster_options,
     command,
     gate_options,
-    on_cluster,
     reach_all_tools,
     settings_from,
     surface_option,
+    with_demo_cluster,
 )
 from quorate.cli.prompts import ask_operator, decline_to_wait, report_wait
 from quorate.cli.tool_help import (
@@ -163,7 +163,7 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
     from quorate.problems import Problem, ProblemCode
     from quorate.surfaces import rendering, terminal
 
-    async with on_cluster(settings, options.demo) as ready:
+    async with with_demo_cluster(settings, options.demo) as ready:
         app = build(ready)
         bar = terminal.ProgressBar(sys.stderr)
         try:

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import OK, cluster_options, command, gate_options, on_cluster, settings_from
+from quorate.cli.options import OK, cluster_options, command, gate_options, settings_from, with_demo_cluster
 from quorate.config import ConfigError, Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def _serve(settings: Settings, options: argparse.Namespace) -> None:
 
     if not 0 <= options.port <= 65535:
         raise ConfigError("--port must be between 0 and 65535.")
-    async with on_cluster(settings, options.demo) as ready:
+    async with with_demo_cluster(settings, options.demo) as ready:
         app = build(ready)
         try:
             async with app.resolving(), app.runs.working(), app.watching():

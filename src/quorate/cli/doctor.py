@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster, only_cluster
+from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, only_cluster, with_demo_cluster
 from quorate.config import ConfigError, Settings, load
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def _findings(options: argparse.Namespace) -> list[Finding]:
         found = Findings(HERE)
         found.fail("settings", str(error), "Correct that setting; docs/configuration.md explains all of them")
         return found
-    async with on_cluster(settings, options.demo) as ready:
+    async with with_demo_cluster(settings, options.demo) as ready:
         return await _check(ready, options.demo)
 
 

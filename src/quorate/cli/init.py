@@ -112,7 +112,7 @@ def _ask_all(options: argparse.Namespace, file: Path) -> tuple[Sequence[str] | N
     endpoint, trust = reach_node(options)
     options.access = level = _level(options)
     chosen = load(file=file, tolerate=True).toolsets if options.adds else _toolsets(options)
-    toolsets = _of_clusters(chosen)
+    toolsets = _toolsets_for_pve(chosen)
     token_id = choose_token(options, level, toolsets)
     token_secret, connection = log_in(options, endpoint, trust, token_id)
     check_privileges(options, connection, level, toolsets)
@@ -188,7 +188,7 @@ def _toolsets(options: argparse.Namespace) -> tuple[str, ...] | None:
 
     def valid(text: str) -> tuple[str, ...]:
         names = toolset_names(text.replace(",", " ").split())
-        _of_clusters(names)
+        _toolsets_for_pve(names)
         return names
 
     given = options.toolsets
@@ -205,7 +205,7 @@ def _toolsets(options: argparse.Namespace) -> tuple[str, ...] | None:
     return None if names == (DEFAULT,) else names
 
 
-def _of_clusters(names: Sequence[str] | None) -> list[str]:
+def _toolsets_for_pve(names: Sequence[str] | None) -> list[str]:
     """The toolsets in use that need privileges in PVE."""
     from quorate.operations import toolsets
     from quorate.operations.registry import TOOLSETS
@@ -320,7 +320,7 @@ def _offer_passphrase(options: argparse.Namespace, file: Path) -> None:
 
 def _suggest(options: argparse.Namespace, file: Path, toolsets: Sequence[str] | None) -> None:
     """Commands that work with the file as it is now."""
-    used, config = _of_clusters(toolsets), _config_option(file)
+    used, config = _toolsets_for_pve(toolsets), _config_option(file)
     first = "call guest_list" if "guests" in used else "tools"
     print(f"\nDone. Check the setup, then try it:\n  quorate doctor{config}\n  quorate {first}{config}")
     if "inside" in used and options.access != Access.READ.value:

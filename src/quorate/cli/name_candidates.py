@@ -44,7 +44,7 @@ async def _names(settings: Settings, kinds: tuple[str, ...], has_state: bool) ->
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLUSTER_SECONDS):
             for kind in kinds:
-                found += await _of_clusters(settings, kind) if kind != "host" else []
+                found += await _names_in_clusters(settings, kind) if kind != "host" else []
     return [*hosts, *found]
 
 
@@ -57,7 +57,7 @@ async def _hosts(settings: Settings) -> list[str]:
         return [host.name for host in await Hosts(store).all()]
 
 
-async def _of_clusters(settings: Settings, kind: str) -> list[str]:
+async def _names_in_clusters(settings: Settings, kind: str) -> list[str]:
     from quorate.pve.client import PveClient
 
     key, found = {"guest": "name"}.get(kind, kind), list[str]()

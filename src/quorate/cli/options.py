@@ -124,7 +124,7 @@ def only_cluster(settings: Settings, name: str | None) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def on_cluster(settings: Settings, demo: bool) -> AsyncIterator[Settings]:
+async def with_demo_cluster(settings: Settings, demo: bool) -> AsyncIterator[Settings]:
     if not demo:
         yield settings
         return
@@ -146,7 +146,7 @@ def with_app(
     async def main() -> int:
         from quorate.app import build
 
-        async with on_cluster(settings_from(options), options.demo) as ready:
+        async with with_demo_cluster(settings_from(options), options.demo) as ready:
             app = build(adapt(ready))
             try:
                 return await run(app)

@@ -16,9 +16,9 @@ from quorate.cli.options import (
     command,
     config_option,
     gate_options,
-    on_cluster,
     reach_all_tools,
     settings_from,
+    with_demo_cluster,
 )
 from quorate.cli.tool_help import find_native
 from quorate.config import Settings, load
@@ -95,7 +95,7 @@ async def _print_explanation(settings: Settings, options: argparse.Namespace, ar
     from quorate.problems import Problem
     from quorate.surfaces import rendering, terminal
 
-    async with on_cluster(settings, options.demo) as ready:
+    async with with_demo_cluster(settings, options.demo) as ready:
         app = build(ready)
         try:
             explanation = await explain(app.pipeline, options.tool, arguments, Caller("quorate policy", "cli"))

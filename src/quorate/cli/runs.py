@@ -154,7 +154,7 @@ def _work(options: argparse.Namespace) -> int:
         worked = await app.runs.work()
         for one in worked:
             print(f"{one.id}  {one.state.value}: {one_line(one.reason)}")
-        left = await app.runs.out_of_reach()
+        left = await app.runs.blocked_runs()
         if left:
             print(*_need_more(left), sep="\n", file=sys.stderr)
         elif not worked:

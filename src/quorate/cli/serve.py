@@ -14,7 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import OK, cluster_options, command, gate_options, on_cluster, settings_from, surface_option
+from quorate.cli.options import (
+    OK,
+    cluster_options,
+    command,
+    gate_options,
+    settings_from,
+    surface_option,
+    with_demo_cluster,
+)
 from quorate.config import Access, Approval, ConfigError, Settings
 
 if TYPE_CHECKING:
@@ -115,7 +123,7 @@ class _Start:
     async def _app(self) -> AsyncIterator[App]:
         from quorate.app import build
 
-        async with on_cluster(self.settings, self.demo) as ready:
+        async with with_demo_cluster(self.settings, self.demo) as ready:
             app = build(ready)
             _warn_above_tool_budget(app)
             gc.collect()  # the rest of what was imported stays: looking for garbage among it would only take time

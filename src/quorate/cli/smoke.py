@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, on_cluster, settings_from
+from quorate.cli.options import FAILED, OK, cluster_options, command, gate_options, settings_from, with_demo_cluster
 from quorate.cli.prompts import ask_operator
 from quorate.config import Settings
 
@@ -44,7 +44,7 @@ async def _run(settings: Settings, chosen: Any, options: argparse.Namespace) -> 
     from quorate.smoke import Smoke
     from quorate.surfaces.compat.surface import CompatSurface
 
-    async with on_cluster(settings, options.demo) as ready:
+    async with with_demo_cluster(settings, options.demo) as ready:
         app = build(ready)
         (tools,) = app.surfaces()
         assert isinstance(tools, CompatSurface)

@@ -24,9 +24,9 @@ def find_native(name: str) -> Operation:
     if known := find_operation(name):
         return known
 
-    from quorate.surfaces.tool_search import of_other_servers, suggest_instead
+    from quorate.surfaces.tool_search import find_in_other_servers, suggest_instead
 
-    surfaces, natives = of_other_servers(name)
+    surfaces, natives = find_in_other_servers(name)
     if surfaces:
         raise ConfigError(
             f"There is no native tool {name!r}: --surface {' or '.join(surfaces)} has it; "

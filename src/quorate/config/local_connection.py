@@ -15,7 +15,7 @@ from quorate.config.dotenv import parse_dotenv, read_dotenv
 from quorate.config.names import CLUSTER, JSON_KEYS
 from quorate.config.raw import Rank, RawSetting, RawSettings, Source
 from quorate.config.settings import ConfigError
-from quorate.config.sources import from_api_token
+from quorate.config.sources import split_api_token
 from quorate.config.values import as_flag
 
 CONNECTION = {setting: names for setting, names in CLUSTER.items() if names.variables and setting != "ca_file"}
@@ -125,7 +125,7 @@ def _read_variables(source: Source, ours: list[str]) -> LocalConnection:
         givens = [
             RawSetting(name, source.variables[name], source) for name in names.variables if name in source.variables
         ]
-        givens += from_api_token(setting, source)
+        givens += split_api_token(setting, source)
         if givens := [given for given in givens if setting != "verify" or as_flag(given) is not None]:
             found[setting] = givens
     taken = [given.spelling for givens in found.values() for given in givens]

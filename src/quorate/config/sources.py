@@ -54,13 +54,13 @@ def settings_in_variables(source: Source) -> RawSettings:
         if setting in SECRETS:
             files = [f"{name}_FILE" for name in names.variables]
             givens += [RawSetting(name, {"file": variables[name]}, source) for name in files if name in variables]
-        givens += from_api_token(setting, source)
+        givens += split_api_token(setting, source)
         if givens:
             found[setting] = givens
     return found
 
 
-def from_api_token(setting: str, source: Source) -> list[RawSetting]:
+def split_api_token(setting: str, source: Source) -> list[RawSetting]:
     """This setting's part of user@realm!name=secret."""
     if setting not in ("token", "token_secret") or API_TOKEN not in source.variables:
         return []

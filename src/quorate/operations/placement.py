@@ -48,7 +48,7 @@ async def pick_node(pve: Cluster, wanted: str | None = None, *, memory: int = 0)
     named = wanted or pve.defaults.node
     if named:
         return (await pve.inventory.online_node(named)).node
-    return await pve.inventory.on_second_look(lambda view: _roomiest(view, memory))
+    return await pve.inventory.decide_on_fresh_view(lambda view: _roomiest(view, memory))
 
 
 def _roomiest(view: View, memory: int) -> str:

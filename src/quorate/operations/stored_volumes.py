@@ -90,7 +90,7 @@ async def places(
     """
     if node is not None:
         await pve.inventory.node(node)
-    view = await pve.inventory.on_second_look(lambda view: _require_storages(view, storages, node))
+    view = await pve.inventory.decide_on_fresh_view(lambda view: _require_storages(view, storages, node))
     chosen: dict[tuple[str, str], Resource] = {}
     for row in sorted(view.of_type("storage"), key=lambda row: (row.storage, row.status != "available", row.node)):
         if row.node in view.online and _fits(row, storages, node, content):

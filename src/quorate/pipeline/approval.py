@@ -84,7 +84,7 @@ class Approver:
             return self._switched_off
         row = request.as_row(exchange.caller, backend.name, await request.identity(backend))
         if self.mode is Mode.TOKEN:
-            return await self._by_token(row, token)
+            return await self._redeem_token(row, token)
         answered = await self._obtain_answer(row, request, exchange, seconds)
         now = await request.identity(backend)  # the person took their time: the target may have changed
         used = await self.approvals.use(answered.id, row.caller, row.digest, now)
@@ -127,7 +127,7 @@ class Approver:
             "next": Advice("Read the plan; to do exactly this, call again with this {plan_token}", plan_token=NAMED),
         }
 
-    async def _by_token(self, request: Request, token: str | None) -> ApprovalGrant:
+    async def _redeem_token(self, request: Request, token: str | None) -> ApprovalGrant:
         if token is None:
             raise Refused(
                 Sentence("{tool} needs the plan token of its dry run", tool=CalledTool(request.tool)),

@@ -12,7 +12,7 @@ from quorate.operations.registry import Risk
 from quorate.pipeline.caller import Caller, Question
 from quorate.pipeline.differences import Difference
 from quorate.pipeline.question import GUESTS, confirmation_word, question, targets_of
-from quorate.pipeline.sanitization import spelled_out
+from quorate.pipeline.sanitization import escape_invisible
 from quorate.problems import NotFound
 from quorate.pve.cluster import Cluster
 from quorate.state.approvals import Approval, Remark, Request, request_digest
@@ -63,7 +63,7 @@ class ApprovalRequest:
         """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
         guests = [one for where, part in self.plan.parts() for one in await _guest_identities(where or backend, part)]
         others = [await _other_identity(backend, one) for one in targets_of(self.plan) if one.kind not in GUESTS]
-        return spelled_out("; ".join([*guests, *others, f"plan {self.plan.digest[:16]}"]))
+        return escape_invisible("; ".join([*guests, *others, f"plan {self.plan.digest[:16]}"]))
 
 
 def _caller_key(caller: Caller) -> str:

@@ -19,7 +19,7 @@ from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
 from quorate.problems import Problem, Refused
 from quorate.pve.schema import Facts
-from quorate.pve.subjects import Subject, of_row
+from quorate.pve.subjects import Subject, subject_of
 from quorate.pve.targets import GUEST
 from quorate.pve.tasks import gather_bounded
 from quorate.pve.wire import read
@@ -61,7 +61,7 @@ async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, p
     operation, risk, caller = call.operation, call.risk, call.caller
     found = []
     for where, part in plan.parts():
-        there = sites.having(where) if where else site
+        there = sites.site_of(where) if where else site
         gate = there.gate(general)
         objection = gate.objection(operation, caller, risk) if where else None
         found.append(
@@ -113,7 +113,7 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
         return Verdict(grave, lasting)
     now = site.backend.clock.time()
     passing = (
-        gate.rules.about_tool(operation, grave, now)
+        gate.rules.tool_objection(operation, grave, now)
         or _objection(gate, operation, grave, concerned, now)
         or _execution_objection(gate, operation, opened, now)
         or _limit(site, operation, grave, plan, calls)
@@ -181,7 +181,7 @@ async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[Execution
             if step.target is not None and step.target.kind == "node":
                 rows = (await site.cluster.inventory.complete_view()).rows
                 found.append(
-                    ExecutionReach([replace(one, secret=True) for row in rows if (one := of_row(row)) is not None])
+                    ExecutionReach([replace(one, secret=True) for row in rows if (one := subject_of(row)) is not None])
                 )
     return found
 
@@ -206,7 +206,7 @@ def _execution_objection(
 def _objection(
     gate: Gate, operation: Operation, risk: Risk, calls: Sequence[Sequence[Subject]], now: float | None
 ) -> Refused | None:
-    return next((one for call in calls if (one := gate.rules.about_call(operation, risk, call, now))), None)
+    return next((one for call in calls if (one := gate.rules.call_objection(operation, risk, call, now))), None)
 
 
 def _limit(
@@ -240,7 +240,7 @@ async def reach_of(sites: Sites, site: Site, plan: Plan) -> list[tuple[Backend, 
     """What the plan acts on in each place, without duplicates, with the facts that rules are about."""
     found = []
     for where, part in plan.parts():
-        reach = await _reach_of(sites.having(where) if where else site, part)
+        reach = await _reach_of(sites.site_of(where) if where else site, part)
         found.append((where or site.backend, list(dict.fromkeys(one for call in reach for one in call))))
     return found
 
@@ -249,7 +249,7 @@ async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan)
     """The effects of the plan's API calls, as they determine its risk."""
     found: list[Effect] = []
     for where, part in plan.parts():
-        there = sites.having(where) if where else site
+        there = sites.site_of(where) if where else site
         facts = await there.cluster.facts() if part.api_calls else None
         found += [one for _, one in plan_effects(operation, part, facts)]
         found += [one for _, one in await forced_stops(there.backend, part, facts)]

@@ -155,7 +155,7 @@ class ChangeRun:
         if risk is Risk.DESTROY:
             await confirm_identity(backend, plan)
         parts = [
-            (self._pipeline.sites.having(where) if where else site, len(part.calls)) for where, part in plan.parts()
+            (self._pipeline.sites.site_of(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
         with counting(parts, self._call.operation, risk):
             before = await self._observe_options(site, plan)

@@ -34,7 +34,7 @@ from quorate.problems import (
     UntrustedCertificate,
 )
 from quorate.pve.lookup import guests_in
-from quorate.pve.subjects import Subject, of_row
+from quorate.pve.subjects import Subject, subject_of
 from quorate.state.freeze import ChangesFrozen
 
 ALLOWED, REFUSED, NOT_NOW, UNKNOWN = "allowed", "refused", "refused at this moment", "not known"
@@ -50,18 +50,18 @@ async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], calle
     call = pipeline.invocation(operation, pipeline.risk_of(operation, given), given, Exchange(caller))
     head = {"tool": name, "risk": call.risk.value}
     if not list(pipeline.sites) and not operation.about_homelab:
-        return {**head, **_by_tool(pipeline.gate(caller), call, None)}
+        return {**head, **_explain_tool(pipeline.gate(caller), call, None)}
     try:
         chosen = await route(pipeline.sites, operation, given, caller, changes=call.changes)
     except Problem as problem:
         return {**head, "verdict": UNKNOWN, "why": str(problem)}  # each cluster may have its own
-    parts: dict[str, Any] = {site.name: await _at(pipeline, site, call, chosen) for site in chosen.sites}
+    parts: dict[str, Any] = {site.name: await _explain_at(pipeline, site, call, chosen) for site in chosen.sites}
     answer = parts if len(parts) > 1 else {"cluster": chosen.sites[0].name, **next(iter(parts.values()))}
     return dict(pipeline.sanitize({**head, **answer}))
 
 
-async def _at(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -> dict[str, Any]:
-    answer = _by_tool(pipeline.gate(call.caller, site), call, None if call.changes else site.backend.clock.time())
+async def _explain_at(pipeline: Pipeline, site: Site, call: Invocation, chosen: Route) -> dict[str, Any]:
+    answer = _explain_tool(pipeline.gate(call.caller, site), call, None if call.changes else site.backend.clock.time())
     if answer["verdict"] != ALLOWED:
         return answer
     try:
@@ -86,10 +86,10 @@ async def _without_plan(
         rows = [(await site.cluster.guest(ref)).row for ref in guests_in(chosen.arguments)]
     except Problem:
         return _describe_failure(answer, problem)
-    named = [one for row in rows if (one := of_row(row))]
+    named = [one for row in rows if (one := subject_of(row))]
     gate = pipeline.gate(call.caller, site)
     rules = {"rules": [_describe_rule(rule, named) for rule in gate.rules.rules]} if named else {}
-    refusal = gate.rules.about_call(call.operation, call.risk, named, None) if named else None
+    refusal = gate.rules.call_objection(call.operation, call.risk, named, None) if named else None
     return {**answer, **rules, **_refusal(refusal)} if refusal else {**_describe_failure(answer, problem), **rules}
 
 
@@ -100,7 +100,7 @@ def _describe_failure(answer: dict[str, Any], problem: Problem) -> dict[str, Any
     return {**answer, "verdict": FAILS, "why": str(problem)}
 
 
-def _by_tool(gate: Gate, call: Invocation, now: float | None) -> dict[str, Any]:
+def _explain_tool(gate: Gate, call: Invocation, now: float | None) -> dict[str, Any]:
     operation, risk = call.operation, call.risk
     access = f"{gate.access.value}; {operation.name} needs {gate.access_for(risk).value} here"
     refusal = gate.objection(operation, call.caller, risk, now)

@@ -86,7 +86,7 @@ class Gate:
                 why=f"It can {_effect(risk)}, which needs {needed.value}",
                 next_step=f"Only the operator can change that, {self._setting_for(needed)}",
             )
-        return self.rules.about_tool(operation, risk, now)
+        return self.rules.tool_objection(operation, risk, now)
 
     def _setting_for(self, needed: Access) -> str:
         if self.own_level:

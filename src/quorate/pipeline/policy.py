@@ -69,7 +69,7 @@ class Rulebook:
 
     # -- tools -----------------------------------------------------------------------------------------------------
 
-    def about_tool(self, operation: Operation, risk: Risk, now: float | None = None) -> Refused | None:
+    def tool_objection(self, operation: Operation, risk: Risk, now: float | None = None) -> Refused | None:
         """Why it is refused whatever it acts on. Without a time, as for the list of tools, hours are ignored."""
         for rule in self._denying:
             if not rule.about_targets and _denies(rule, operation, risk.value, now):
@@ -81,7 +81,7 @@ class Rulebook:
 
     # -- what a call reaches ---------------------------------------------------------------------------------------
 
-    def about_call(
+    def call_objection(
         self, operation: Operation, risk: Risk, subjects: Sequence[Subject], now: float | None
     ) -> Refused | None:
         """Why a call may not act on these. Without a time, rules with hours never deny and always allow."""

@@ -26,7 +26,7 @@ _TARGET_KEYS: Final = ("vmid", "all", "exclude", "pool", "resources", "nodes", "
 def reach_of_step(step: Call | Action, facts: Facts | None) -> list[list[TargetRef]]:
     if isinstance(step, Call):
         return [reach_of_call(step, facts)]
-    return [_of_target(step), *(reach_of_call(call, facts) for call in step.needs)]
+    return [_target_refs(step), *(reach_of_call(call, facts) for call in step.needs)]
 
 
 def reach_of_call(call: Call, facts: Facts | None) -> list[TargetRef]:
@@ -34,7 +34,7 @@ def reach_of_call(call: Call, facts: Facts | None) -> list[TargetRef]:
     return find_targets(request) if request else []
 
 
-def _of_target(action: Action) -> list[TargetRef]:
+def _target_refs(action: Action) -> list[TargetRef]:
     target = action.target
     if target is None:
         return []
@@ -55,7 +55,7 @@ async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Targe
     try:
         stored = await cluster.get(call.path)
         group = _GROUP.fullmatch(call.path)
-        members = await _in_group(cluster, group["name"]) if group else []
+        members = await _group_members(cluster, group["name"]) if group else []
     except (NotFound, ParameterRejected):  # PVE will report it
         return []
     about = {name: stored[name] for name in _TARGET_KEYS if name in stored}
@@ -65,7 +65,7 @@ async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Targe
     ]
 
 
-async def _in_group(cluster: Cluster, name: str) -> list[str]:
+async def _group_members(cluster: Cluster, name: str) -> list[str]:
     return [str(row["sid"]) for row in await cluster.get("/cluster/ha/resources") if row.get("group") == name]
 
 

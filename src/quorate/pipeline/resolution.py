@@ -140,8 +140,8 @@ class _Investigation:
             return []
         numbered = [(str(number), one) for number, one in enumerate(wire, 1)]
         if not self._entry.get("independent"):
-            return await self._in_order(numbered, self._begun)
-        lanes = [partial(self._in_order, lane, self._begun) for lane in self._lanes(numbered)]
+            return await self._resolve_sequence(numbered, self._begun)
+        lanes = [partial(self._resolve_sequence, lane, self._begun) for lane in self._lanes(numbered)]
         found = await gather_bounded(ASKED_AT_ONCE, lanes)
         return [one for lane in found for one in lane]
 
@@ -156,7 +156,7 @@ class _Investigation:
             *(list(itertools.islice(left, size)) for size in sizes),
         ]
 
-    async def _in_order(self, numbered: list[tuple[str, Any]], since: float) -> list[StepResolution]:
+    async def _resolve_sequence(self, numbered: list[tuple[str, Any]], since: float) -> list[StepResolution]:
         """A step was started only if the one before it was answered and done."""
         found: list[StepResolution] = []
         for number, one in numbered:
@@ -235,7 +235,7 @@ class _Investigation:
             return StepResolution(
                 StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}"
             )
-        parts = await self._in_order([(f"{number}.{place}", one) for place, one in enumerate(calls, 1)], since)
+        parts = await self._resolve_sequence([(f"{number}.{place}", one) for place, one in enumerate(calls, 1)], since)
         done = sum(part.state.is_done for part in parts)
         tasks = [part.task for part in parts if part.task]
         state = overall([part.state for part in parts])

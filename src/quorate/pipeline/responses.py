@@ -138,7 +138,7 @@ def _remarks(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _for_all_hosts(advice: Sequence[str | Advice]) -> str | Advice:
+def _merge_advice(advice: Sequence[str | Advice]) -> str | Advice:
     """One advice where those of several hosts differ only in the host; else the first."""
     first = advice[0]
     hosts = [one.tools[0].arguments.get("host") for one in advice if isinstance(one, Advice) and len(one.tools) == 1]
@@ -151,7 +151,7 @@ def _for_all_hosts(advice: Sequence[str | Advice]) -> str | Advice:
 def _next_step(plan: Plan, steps: list[Step]) -> str | Advice | None:
     advice = [step.next_step for step in steps if step.next_step]
     if advice:
-        return _for_all_hosts(advice) if plan.columns else advice[0]
+        return _merge_advice(advice) if plan.columns else advice[0]
     running = next((step.task.text for step in steps if step.state is StepState.RUNNING and step.task), None)
     if running is None:
         return plan.next_step

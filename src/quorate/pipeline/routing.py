@@ -57,9 +57,9 @@ async def route(
     if len(open_sites) == 1:
         return Route(open_sites, arguments)
     if refs := guests_in(arguments):
-        return await _by_guests(open_sites, refs, arguments, changes=changes)
+        return await _route_by_guests(open_sites, refs, arguments, changes=changes)
     if isinstance(task := arguments.get("task"), str) and "task" in operation.arguments.__struct_fields__:
-        return await _by_task(open_sites, Upid.parse(task), arguments)
+        return await _route_by_task(open_sites, Upid.parse(task), arguments)
     if isinstance(run := arguments.get("run"), str) and "run" in operation.arguments.__struct_fields__:
         runs = open_sites[0].cluster.attachment(RunStore)
         return Route([sites.find(await runs.cluster_of(run), caller)], arguments)
@@ -96,7 +96,7 @@ def _without_prefixes(given: Mapping[str, Any], names: Sequence[str]) -> tuple[d
 # -- looking in all of them --------------------------------------------------------------------------------------------
 
 
-async def _by_guests(
+async def _route_by_guests(
     sites: Sequence[Site], refs: Sequence[int | str], arguments: Mapping[str, Any], *, changes: bool
 ) -> Route:
     """The one cluster that has all the guests."""
@@ -146,7 +146,7 @@ def _refuse_unclear(ref: int | str, names: Sequence[str], silent: Mapping[str, P
         )
 
 
-async def _by_task(sites: Sequence[Site], task: Upid, arguments: Mapping[str, Any]) -> Route:
+async def _route_by_task(sites: Sequence[Site], task: Upid, arguments: Mapping[str, Any]) -> Route:
     """The cluster that has the task's node; if several do, the one that knows the task."""
     having, silent = await _ask_all(sites, lambda site: _has_node(site, task.node))
     chosen = [site for site in sites if having.get(site.name)]

@@ -114,7 +114,7 @@ def one_line(text: str) -> str:
     return " ".join(clean_text(text).split())
 
 
-def spelled_out(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The text with every invisible character as its number, so that texts that look alike can be distinguished."""
     return _UNSEEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text).replace("\n", "\\n")
 

@@ -82,7 +82,7 @@ class Sites:
     def everywhere(self) -> list[Site]:
         return [*self, *([self.home] if self.home else [])]
 
-    def having(self, cluster: Cluster) -> Site:
+    def site_of(self, cluster: Cluster) -> Site:
         """The site of one of our clusters or a filtered view of it."""
         return self._sites[cluster.name]
 

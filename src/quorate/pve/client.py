@@ -32,7 +32,7 @@ from quorate.problems import (
 from quorate.pve import trust, wire
 from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.connection import Connection, Password, Token
-from quorate.pve.errors import from_answer
+from quorate.pve.errors import http_problem
 from quorate.pve.request_errors import explain, interrupted_upload, not_pve, outcome_unknown, unreadable_file
 from quorate.pve.tasks import Report
 from quorate.pve.uploads import Upload, UploadBody
@@ -283,7 +283,7 @@ class PveClient:
             self._ticket = None  # a 401 means that nothing was done, so repeating is safe, even for writes
             raw = await self._first_reachable(method, path, params, upload)
         if raw.status >= 400:
-            raise from_answer(method, path, raw.status, raw.reason, _error_body(raw.body), identity=self.identity)
+            raise http_problem(method, path, raw.status, raw.reason, _error_body(raw.body), identity=self.identity)
         return raw
 
     async def _first_reachable(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None) -> _Raw:

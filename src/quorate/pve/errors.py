@@ -56,7 +56,7 @@ _PERMISSION = re.compile(r"Permission check failed \((?P<path>/[^,]*), (?P<privi
 _NODE = re.compile(r"^/nodes/(?P<node>[^/]+)")
 
 
-def from_answer(
+def http_problem(
     method: str,
     path: str,
     status: int,

@@ -18,7 +18,7 @@ from quorate.pve.hidden_words import HiddenWords
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.lookup import View
 from quorate.pve.schema import Facts
-from quorate.pve.subjects import Census, Hides, of_row
+from quorate.pve.subjects import Census, Hides, subject_of
 from quorate.pve.targets import GUEST, NODE, POOL, STORAGE, TargetRef, find_targets, owner
 from quorate.pve.tasks import Upid
 from quorate.pve.wire import address, read
@@ -130,7 +130,7 @@ class _FilteredInventory(Inventory):
         return row
 
     def _why_not(self, row: Resource) -> Problem | None:
-        subject = of_row(row)
+        subject = subject_of(row)
         return None if subject is None else self._hides(subject)
 
 
@@ -237,7 +237,7 @@ def _targets_in(row: Any) -> Iterator[TargetRef]:
         if value not in (None, "", 0) and (kind != GUEST or str(value).isdecimal()):
             yield TargetRef(kind, str(value), node=str(value) if kind == NODE else str(field("node") or ""))
     for text in (field("id"), field("sid"), field("path")):
-        yield from _by_spelling(str(text or ""))
+        yield from _targets_in_text(str(text or ""))
     if field("type") in ("qemu", "lxc") and str(field("id")).isdecimal():
         yield TargetRef(GUEST, str(field("id")))
     if (volume := field("volid")) and (found := owner(str(volume))) is not None:
@@ -249,7 +249,7 @@ def _targets_in(row: Any) -> Iterator[TargetRef]:
             yield TargetRef(GUEST, task.vmid)
 
 
-def _by_spelling(text: str) -> Iterator[TargetRef]:
+def _targets_in_text(text: str) -> Iterator[TargetRef]:
     """`qemu/100`, `/vms/100`, `vm:100`, `service:vm:100`, `node/pve1`"""
     parts = text.strip("/").replace(":", "/").split("/")
     area, name = parts[-2:] if len(parts) > 1 else ("", "")

@@ -216,7 +216,7 @@ class Inventory:
         return (await (self.complete_view() if wanted.vmid is not None else self._ask_everywhere())).matching(wanted)
 
     async def node(self, name: str) -> Resource:
-        return await self.on_second_look(lambda view: _node(view, name))
+        return await self.decide_on_fresh_view(lambda view: _node(view, name))
 
     async def online_node(self, name: str) -> Resource:
         """The node, if it is online."""
@@ -227,7 +227,7 @@ class Inventory:
                 raise Conflict(f"Node {name} is {row.status}", next_step=see("See which nodes are online", NODE_LIST))
             return row
 
-        return await self.on_second_look(online)
+        return await self.decide_on_fresh_view(online)
 
     async def pool(self, name: str) -> str:
         def existing(view: View) -> str:
@@ -235,9 +235,9 @@ class Inventory:
                 raise no_pool(name, view.pools)
             return name
 
-        return await self.on_second_look(existing)
+        return await self.decide_on_fresh_view(existing)
 
-    async def on_second_look(self, decide: Callable[[View], _Found]) -> _Found:
+    async def decide_on_fresh_view(self, decide: Callable[[View], _Found]) -> _Found:
         """The result of `decide` on the view; if it refuses, on a fresh one."""
         try:
             return decide(await self.view())

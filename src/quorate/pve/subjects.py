@@ -38,7 +38,7 @@ Hides = Callable[[Subject], Problem | None]
 """Why a caller must not see something; None if it may."""
 
 
-def of_row(row: Resource) -> Subject | None:
+def subject_of(row: Resource) -> Subject | None:
     """A row of the inventory; None for what rules cannot match."""
     if row.is_guest:
         return Subject(GUEST, str(row.vmid), row.name or None, row.node, row.pool, tuple(row.tag_list))
@@ -56,7 +56,7 @@ class Census:
     """The existing guests, and those that the calls so far would create."""
 
     def __init__(self, rows: Iterable[Resource]) -> None:
-        self._guests = {str(row.vmid): found for row in rows if row.is_guest and (found := of_row(row))}
+        self._guests = {str(row.vmid): found for row in rows if row.is_guest and (found := subject_of(row))}
         self._born: dict[str, Subject] = {}
 
     @property

@@ -57,12 +57,12 @@ class RunApprover(Approver):
         token: str | None,  # noqa: ARG002
         seconds: float,  # noqa: ARG002
     ) -> ApprovalGrant:
-        if outside := await beyond(self.run.bounds, request.plan, backend, request.risk):
+        if outside := await missing_bounds(self.run.bounds, request.plan, backend, request.risk):
             raise OutsideBounds(self.run, outside)
         return ApprovalGrant("within run", self.run.id, self.run.approval)
 
 
-async def beyond(bounds: list[Bound], plan: Plan, backend: Backend, risk: Risk) -> list[Bound]:
+async def missing_bounds(bounds: list[Bound], plan: Plan, backend: Backend, risk: Risk) -> list[Bound]:
     """The steps of a plan that no bound permits, each as the bound that would."""
     found = []
     bounds = [one for one in bounds if ORDER.index(risk) <= ORDER.index(Risk(one.risk))]

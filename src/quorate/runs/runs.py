@@ -79,7 +79,7 @@ class Runs:
         """Runs that this process may continue now and that no other does."""
         return [run for run in await self._find_unattended() if self._lacks(run) is None]
 
-    async def out_of_reach(self) -> Mapping[str, MissingRequirement]:
+    async def blocked_runs(self) -> Mapping[str, MissingRequirement]:
         """Runs that are due but need something that this process does not have, by id."""
         return {run.id: lack for run in await self._find_unattended() if (lack := self._lacks(run)) is not None}
 

@@ -35,7 +35,7 @@ def _why(facts: Mapping[str, Any]) -> str:
     return "; ".join(found) or "it failed"
 
 
-def after_trouble(run: Run, key: str, result: StepResult) -> StepResult:
+def limit_retries(run: Run, key: str, result: StepResult) -> StepResult:
     """Retry a step that could not be sent, but not forever."""
     tries = run.memory.setdefault(TRIES, {})
     if not result.is_trouble:

@@ -29,7 +29,7 @@ from quorate.problems import (
 from quorate.pve.cluster import Cluster
 from quorate.runs.access import AccessLost, present_caller
 from quorate.runs.bounds import OutsideBounds, RunApprover
-from quorate.runs.step_results import POSTPONED, after_trouble, as_step_result, is_repeated, line_of
+from quorate.runs.step_results import POSTPONED, as_step_result, is_repeated, limit_retries, line_of
 from quorate.state.freeze import ChangesFrozen
 from quorate.state.journal import new_change_id
 from quorate.state.outcomes import Outcome
@@ -316,7 +316,7 @@ class Worker:
 
         def note(stored: Run) -> None:
             stored.current = {name: one for name, one in stored.current.items() if name != key}
-            ended = after_trouble(stored, key, result)
+            ended = limit_retries(stored, key, result)
             kind.settle(stored, key, pending, ended)
             if (ended.was_sent or ended.error) and not is_repeated(stored, key, ended):
                 stored.say(now, line_of(pending, ended))

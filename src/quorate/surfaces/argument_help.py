@@ -8,7 +8,7 @@ from typing import Any
 from quorate.operations.registry import Operation
 
 
-def in_short(operation: Operation) -> str:
+def first_sentence(operation: Operation) -> str:
     """The first sentence of its summary."""
     return operation.summary.partition(". ")[0].removesuffix(".")
 

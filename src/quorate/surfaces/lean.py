@@ -23,7 +23,7 @@ from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, Problem
 from quorate.suggestions import did_you_mean, similar_tools
 from quorate.surfaces import rendering
-from quorate.surfaces.argument_help import arguments_of, in_short, needed_arguments
+from quorate.surfaces.argument_help import arguments_of, first_sentence, needed_arguments
 from quorate.surfaces.instructions import instructions
 from quorate.surfaces.native import NativeSurface, allowed_risk, hints
 from quorate.surfaces.surface import answer
@@ -183,7 +183,7 @@ class LeanSurface:
             return _by_toolset(visible)
         found = self._finder.find(words)
         shown = [one for one in found if one in visible][:SHOWN]
-        rows = [[one.name, self._runners(one, caller), needed_arguments(one), in_short(one)] for one in shown]
+        rows = [[one.name, self._runners(one, caller), needed_arguments(one), first_sentence(one)] for one in shown]
         table = Table(("operation", "run_with", "needs", "summary"), rows, total=len(rows))
         if not shown:
             table.facts["next"] = f"Try other words, or {FIND.name} without any for the names of all operations"

@@ -46,10 +46,10 @@ class NativeSurface:
         return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
 
     def _refuse_unknown(self, name: str, caller: Caller) -> NoReturn:
-        from quorate.surfaces.tool_search import of_other_servers, suggest_instead
+        from quorate.surfaces.tool_search import find_in_other_servers, suggest_instead
 
         refuse_long("The name of the tool", name, LONGEST_NAME)
-        _, natives = of_other_servers(name)
+        _, natives = find_in_other_servers(name)
         hint = f"Here it is {natives}" if natives else suggest_instead(name, self._pipeline.visible(caller))
         raise BadArgument(f"There is no tool {name!r}", next_step=hint or "The list of tools has them all")
 

@@ -145,7 +145,7 @@ def _related_tools(name: str, among: Iterable[Operation]) -> str:
     return f"Related tools: {', '.join(near)}." if near else ""
 
 
-def of_other_servers(name: str) -> tuple[list[str], str]:
+def find_in_other_servers(name: str) -> tuple[list[str], str]:
     """The surfaces that have a tool of this name, and what replaces it in the native one."""
     from quorate.surfaces.compat import SYSTEMS, system
 

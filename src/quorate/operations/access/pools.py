@@ -188,7 +188,7 @@ async def _check_storages(pve: Cluster, names: list[str]) -> list[str]:
                 raise unknown("storage", name, known)
         return names
 
-    return await pve.inventory.on_second_look(existing) if names else []
+    return await pve.inventory.decide_on_fresh_view(existing) if names else []
 
 
 def _absent_from(wanted: list[str], present: list[str]) -> list[str]:

@@ -65,7 +65,7 @@ async def _storage(pve: Cluster, name: str, node: str | None) -> Subject:
     """A storage by its name, or by `node/name` where every node has its own of that name."""
     if "/" in name:
         node, _, name = name.partition("/")
-    return await pve.inventory.on_second_look(lambda view: _storage_in(view, name, node))
+    return await pve.inventory.decide_on_fresh_view(lambda view: _storage_in(view, name, node))
 
 
 def _storage_in(view: View, name: str, node: str | None) -> Subject:

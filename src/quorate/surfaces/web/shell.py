@@ -103,10 +103,10 @@ class ShellPages:
         else:
             await socket.accept()
             with suppress(WebSocketDisconnect):  # the page was closed: there is nobody to tell
-                await _send(socket, ended=clean(await self._speak(socket)))
+                await _send(socket, ended=clean(await self._serve_terminal(socket)))
                 await socket.close()
 
-    async def _speak(self, socket: WebSocket) -> str:
+    async def _serve_terminal(self, socket: WebSocket) -> str:
         """Serve a terminal from the token to its end. Returns why it ended, for the person."""
         try:
             token = await self._receive_invitation(socket)

@@ -149,7 +149,7 @@ class Console(OperatorApi):
         caller = Caller(CLIENT, "http", subject, granted if subject else GrantedScope(), ALL_BY_DEFAULT)
         return Person(caller, request.state.session)
 
-    def welcome(self, session: BrowserSession, scope: Scope, where: str) -> Response:
+    def log_in(self, session: BrowserSession, scope: Scope, where: str) -> Response:
         """Set the cookie, then continue to the page."""
         response = RedirectResponse(where, status_code=303, headers=HEADERS)
         response.set_cookie(
@@ -157,7 +157,7 @@ class Console(OperatorApi):
         )
         return response
 
-    def farewell(self) -> Response:
+    def log_out(self) -> Response:
         response = RedirectResponse(f"{PATH}/login", status_code=303, headers=HEADERS)
         response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="lax")
         return response

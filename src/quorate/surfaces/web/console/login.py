@@ -58,7 +58,7 @@ class LoginPages:
         where = own_path(request.query_params.get("next", ""))
         try:
             if not await self._credentials.needed():
-                return self._console.welcome(await self._console.sessions.create(""), request.scope, where)
+                return self._console.log_in(await self._console.sessions.create(""), request.scope, where)
         except StateUnavailable as problem:
             return self._console.problem_page(problem, 503)
         return self._form(where)
@@ -83,7 +83,7 @@ class LoginPages:
         except InvalidCredentials as rejected:
             authenticator.count_failure(request.scope, rejected.error)
             return self._form(where, f"{rejected}.", 403)
-        return self._console.welcome(await self._console.sessions.create(bearer), request.scope, where)
+        return self._console.log_in(await self._console.sessions.create(bearer), request.scope, where)
 
     async def _log_out(self, request: Request) -> Response:
         try:
@@ -94,7 +94,7 @@ class LoginPages:
                 await self._console.sessions.end(session)
         except Problem as problem:
             return self._console.problem_page(problem, 400)
-        return self._console.farewell()
+        return self._console.log_out()
 
     async def _enter(self, request: Request) -> Response:
         local = self._credentials.local
@@ -103,7 +103,7 @@ class LoginPages:
             self._console.authenticator.count_failure(request.scope, "link")
             return self._form(PATH, "The link has already been used. Start `quorate console` again.", 403)
         try:
-            return self._console.welcome(await self._console.sessions.create(bearer), request.scope, PATH)
+            return self._console.log_in(await self._console.sessions.create(bearer), request.scope, PATH)
         except StateUnavailable as problem:
             return self._console.problem_page(problem, 503)
 
