@@ -123,7 +123,7 @@ async def follow(store: RunStore, name: str) -> int:
 
 def _pause(options: argparse.Namespace) -> int:
     async def run(store: RunStore) -> int:
-        return _say(await store.pause(options.id, _me()))
+        return _say(await store.pause(options.id, _operator_name()))
 
     return _with_runs(options, run)
 
@@ -132,7 +132,7 @@ def _abort(options: argparse.Namespace) -> int:
     async def run(store: RunStore) -> int:
         from quorate.pipeline.caller import Caller
 
-        return _say(await store.abort(options.id, _me(), origin=Caller(_me(), "cli").as_origin()))
+        return _say(await store.abort(options.id, _operator_name(), origin=Caller(_operator_name(), "cli").as_origin()))
 
     return _with_runs(options, run)
 
@@ -141,7 +141,7 @@ def _resume(options: argparse.Namespace) -> int:
     async def run(app: App) -> int:
         from quorate.pipeline.caller import Caller, Exchange
 
-        await app.runs.control(options.id, "resume", Exchange(Caller(_me(), "cli"), wait_seconds=0.0))
+        await app.runs.control(options.id, "resume", Exchange(Caller(_operator_name(), "cli"), wait_seconds=0.0))
         return _say(await app.runs.get(options.id))
 
     return with_app(options, run)
@@ -206,7 +206,7 @@ def _plain(run: Run) -> dict[str, Any]:
     return iso_times(facts, ("created", "starts", "ended", "changed"))
 
 
-def _me() -> str:
+def _operator_name() -> str:
     return f"{getpass.getuser()} at a shell"
 
 

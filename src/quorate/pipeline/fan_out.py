@@ -19,7 +19,7 @@ Ask = Callable[[Site, Mapping[str, Any]], Awaitable[Data]]
 NO_ANSWER = "no_answer"
 
 
-async def span(sites: Sequence[Site], arguments: Mapping[str, Any], ask: Ask) -> Data:
+async def ask_all(sites: Sequence[Site], arguments: Mapping[str, Any], ask: Ask) -> Data:
     """Ask all of them in parallel. The result names the ones that do not answer in time."""
     limit, offset = arguments.get("limit"), arguments.get("offset", 0)
     # The first rows of every cluster contain the requested page, wherever it begins.
@@ -31,7 +31,7 @@ async def span(sites: Sequence[Site], arguments: Mapping[str, Any], ask: Ask) ->
     parts = {name: answer for name, answer in by_site.items() if not isinstance(answer, Problem)}
     problems = {name: answer for name, answer in by_site.items() if isinstance(answer, Problem)}
     if not parts:
-        raise _nobody(problems)
+        raise _explain_silence(problems)
     # A cluster without such a node or storage is not mentioned if another one has it.
     silent = {name: str(one) for name, one in problems.items() if not isinstance(one, (NotFound, BadArgument))}
     if all(isinstance(part, Table) for part in parts.values()):
@@ -43,7 +43,7 @@ async def span(sites: Sequence[Site], arguments: Mapping[str, Any], ask: Ask) ->
     return IllustratedFacts(facts, tuple(pictures)) if pictures else facts
 
 
-def _nobody(problems: Mapping[str, Problem]) -> Problem:
+def _explain_silence(problems: Mapping[str, Problem]) -> Problem:
     """Every cluster failed: one reason if it is the same everywhere, otherwise all of them."""
     first = next(iter(problems.values()))
     if len({str(problem) for problem in problems.values()}) > 1:

@@ -25,7 +25,7 @@ from quorate.operations.toolsets import chosen_operations
 from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.arguments import decode, refuse_oversized
 from quorate.pipeline.caller import ALL_TOOLSETS, Caller, Exchange
-from quorate.pipeline.fan_out import NO_ANSWER, Data, span
+from quorate.pipeline.fan_out import NO_ANSWER, Data, ask_all
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation, Result, without_token
 from quorate.pipeline.redaction import secrets_in
@@ -192,7 +192,7 @@ class Pipeline:
             answer: Data = await invocation.run(await self.visible_view(site, invocation), wanted)
             return answer
 
-        data = await (ask(sites[0], arguments) if len(chosen.sites) == 1 else span(sites, arguments, ask))
+        data = await (ask(sites[0], arguments) if len(chosen.sites) == 1 else ask_all(sites, arguments, ask))
         pictures = data.pictures if isinstance(data, IllustratedFacts) else ()
         facts = data.facts if isinstance(data, IllustratedFacts) else data
         return Result(invocation.sanitizer.sanitize(self.with_cluster(facts, chosen)), pictures=pictures)

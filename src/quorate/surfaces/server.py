@@ -55,7 +55,7 @@ Identify = Callable[[], tuple[str, Scope]]
 """The subject and scope of the request being served, from its credentials."""
 
 
-def nobody() -> tuple[str, Scope]:
+def no_credentials() -> tuple[str, Scope]:
     """Over stdio there are no credentials: the caller is the user who started the server."""
     return "", Scope()
 
@@ -77,7 +77,7 @@ class Server(MCPServer[Any]):
         surfaces: Sequence[Surface],
         *,
         transport: str = "stdio",
-        identify: Identify = nobody,
+        identify: Identify = no_credentials,
         **sdk: Any,
     ) -> None:
         self._pipeline = pipeline
