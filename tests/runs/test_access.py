@@ -312,7 +312,7 @@ async def test_rules_of_the_other_cluster_refuse_a_move_before_anyone_is_asked(t
         own = {"lab": {"policy": policy(f'[[rules]]\nname = "not here"\n{rule}')}}
         async with several_clusters(tmp_path, "prod", "lab", own=own) as quorate:
             assert said in await quorate.refusal("run_remote_move", **MOVE), rule
-            assert await quorate.app.runs.list() == []
+            assert await quorate.app.runs.store.list() == []
 
 
 async def test_the_access_level_of_the_other_cluster_counts(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ async def test_privileges_in_the_other_cluster_are_checked_before_the_run_starts
         limit_lab_token(quorate, "VM.Allocate,Datastore.AllocateSpace,Datastore.Audit,Sys.Audit,VM.Audit,SDN.Use")
         said = await quorate.refusal("run_remote_move", **MOVE)
         assert "Sys.Incoming" in said
-        assert await quorate.app.runs.list() == []
+        assert await quorate.app.runs.store.list() == []
 
 
 async def test_a_hidden_guest_of_the_other_cluster_is_not_named(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ async def test_a_dry_run_shows_where_each_guest_would_go_and_what_cannot_move(tm
         assert any("ct 204 grafana to pve" in line for line in plan["moves"])
         (line,) = [line for line in plan["cannot_move"] if line.startswith("vm 105 k3s-agent")]
         assert line.endswith("; with_local_disks=true copies it")
-        assert await quorate.app.runs.list() == []
+        assert await quorate.app.runs.store.list() == []
         assert homes(quorate, 204, 205) == ["pve3", "pve3"]
 
 

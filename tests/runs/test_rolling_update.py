@@ -257,7 +257,7 @@ async def test_the_dry_run_shows_the_whole_order(tmp_path: Path) -> None:
         assert [line.partition(": evacuate")[0] for line in plan["steps"]] == ["1. pve1", "2. pve2", "3. pve3"]
         other = await quorate.facts("run_rolling_update", nodes=["pve3", "pve1"], **arguments)
         assert [line.partition(": evacuate")[0] for line in other["steps"]] == ["1. pve3", "2. pve1"]
-        assert await quorate.app.runs.list() == []
+        assert await quorate.app.runs.store.list() == []
 
 
 async def test_guests_that_cannot_move_are_named_and_refused_unless_they_may_be_shut_down(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ async def test_a_window_or_time_that_makes_no_sense_is_refused(tmp_path: Path) -
         assert "must be hours" in await quorate.refusal("run_evacuate", **AWAY, window="at night")
         past = moment(quorate.clock.now() - 60)
         assert "has passed" in await quorate.refusal("run_evacuate", **AWAY, at=past)
-        assert await quorate.app.runs.list() == []
+        assert await quorate.app.runs.store.list() == []
 
 
 async def test_a_dry_run_says_when_it_would_begin(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_a_dry_run_says_when_it_would_begin(tmp_path: Path) -> None:
         soon = moment(quorate.clock.now() + 1800)
         plan = await quorate.facts("run_evacuate", **AWAY, at=soon, window="22:00-05:00", dry_run=True)
         assert plan["starts"] == f"from {soon}, only 22:00-05:00"
-        assert await quorate.app.runs.list() == []
+        assert await quorate.app.runs.store.list() == []
 
 
 async def test_a_freeze_in_the_middle_pauses_every_run_after_the_step_in_progress(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ class _Drama:
             self._say(f"run {run.kind} {run.state} {run.reason}")
 
     async def _listed(self, app: App) -> list[Run]:
-        return list(await self._outside(app.runs.list(limit=100)))
+        return list(await self._outside(app.runs.store.list(limit=100)))
 
     async def _resume(self, app: App, run: Run) -> None:
         try:

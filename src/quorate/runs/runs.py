@@ -1,13 +1,13 @@
-"""The runs of a server: start, list, follow and control them, and continue them in the background."""
+"""The runs of a server: control them, and continue them in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from quorate.config import Access
 from quorate.operations.registry import find_operation
@@ -44,15 +44,6 @@ class Runs:
 
     # -- for surfaces ----------------------------------------------------------------------------------------------
 
-    async def start(self, tool: str, arguments: Mapping[str, Any], exchange: Exchange) -> Result:
-        """Call one of the tools that start a run. The id is `run` in the result's data."""
-        return await self._pipeline.run(tool, arguments, exchange.with_exposure(ALL_TOOLSETS))
-
-    async def list(
-        self, states: Collection[RunState] = tuple(RunState), *, cluster: str | None = None, limit: int = 50
-    ) -> Sequence[Run]:
-        return await self.store.list(states, cluster=cluster, limit=limit)
-
     async def get(self, id: str) -> Run:
         return await self.store.get(id)
 
@@ -63,17 +54,7 @@ class Runs:
             "run_control", {"run": id, "action": action, **cluster}, exchange.with_exposure(ALL_TOOLSETS)
         )
 
-    async def wait(self, id: str, seconds: float) -> Run:
-        """The run once it has ended or paused, or as it is when the time is up."""
-        deadline = self.store.clock.monotonic() + seconds
-        while True:
-            run = await self.store.get(id)
-            stands = run.state.has_ended or run.state is RunState.PAUSED
-            if stands or self.store.clock.monotonic() >= deadline:
-                return run
-            await self.store.clock.sleep(1.0)
-
-    # -- carrying them on ------------------------------------------------------------------------------------------
+    # -- continuing them -------------------------------------------------------------------------------------------
 
     async def due(self) -> Sequence[Run]:
         """Runs that this process may continue now and that no other does."""
