@@ -30,7 +30,7 @@ SHOWN = 32 * 1024
 MOST_SHOWN = 1024 * 1024
 LONGEST = 86_400
 ENDS_WITH_SERVER = "ends_with_server"
-"""In the result of a command that runs over a connection of this process."""
+"""In the result of a command that ends with this process, because it runs over its connection."""
 DIES_WITH_US = "It ends when this server ends: the machine cannot keep it"
 _POSIX_ENDS = ("TERM", "KILL")
 _ENDED_BY_FORCE = (143, 137)
@@ -52,7 +52,7 @@ class CommandTarget:
     ref: str
     """How to find it again."""
     noun: Noun
-    """What callers call it; decides which tool follows the command."""
+    """The word for it; decides which tool follows the command."""
     cluster: str | None = None
     """The name of the cluster that a machine of the homelab belongs to."""
 
@@ -79,7 +79,7 @@ class CommandRequest:
         return shell_command(self.command) if system == "windows" else ("/bin/sh", "-c", self.command)
 
     def judged_argv(self, system: str) -> tuple[str, ...]:
-        """What the operator's patterns are held against."""
+        """What the operator's patterns are matched against."""
         if isinstance(self.command, list):
             return tuple(self.command)
         return ("powershell", self.command) if system == "windows" else ("sh", "-c", self.command)
@@ -119,7 +119,7 @@ class CommandJob:
         return shown_line(" ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()))
 
     async def perform(self, context: StepContext) -> ActionResult:
-        """On POSIX the machine keeps the command, if it can: it then survives us. An agent always does."""
+        """On POSIX the machine keeps the command if it can, so that it outlives this process. An agent always does."""
         transport, clock = self.target.transport, self.jobs.keeper.clock
         if transport.name != "agent":
             with contextlib.suppress(CannotKeep):
@@ -137,7 +137,9 @@ class CommandJob:
 
     async def _keep(self, context: StepContext) -> ActionResult:
         job = KeptJob(self.target.transport, new_id(), self.command, self.keep)
-        await self.jobs.remember(self._record(job.handle, kept=True), job)  # first: we may die while it runs
+        await self.jobs.remember(
+            self._record(job.handle, kept=True), job
+        )  # before it starts, because this process may die while it runs
         try:
             output = await self._await_or_stop(job, job.begin(self.command, self.timeout, context.wait))
         except (CannotKeep, Problem) as problem:
@@ -153,7 +155,7 @@ class CommandJob:
     async def _await_or_stop(self, job: Job, waiting: Awaitable[Output | None]) -> Output | None:
         try:
             return await waiting
-        except asyncio.CancelledError:  # the caller has gone: nobody would see the result
+        except asyncio.CancelledError:  # the caller is gone, so nobody would see the result
             self.jobs.keeper.ssh.pool.in_background(job.stop())
             raise
 

@@ -95,7 +95,7 @@ def split_tags(text: str) -> list[str]:
 
 
 def check_tags(given: list[str] | None) -> list[str]:
-    """Tags after PVE's rule; one with a blank in it would silently become two."""
+    """Check tags by PVE's rules; one with a blank in it would silently become two."""
     for tag in given or ():
         if not _TAG.fullmatch(tag):
             parts = [part for part in split_tags(tag) if _TAG.fullmatch(part)]
@@ -141,7 +141,7 @@ def refuse_protected(guest: Guest, config: Config, what: str) -> None:
 
 
 def number_of(device: int | str, bus: str) -> int:
-    """1 of net1 and of 1."""
+    """The 1 of "net1" or "1"."""
     text = str(device).strip().removeprefix(bus)
     if not (text.isascii() and text.isdigit()):
         raise BadArgument(f"{device!r} is not a {bus} device", next_step=f"Write {bus}0, {bus}1 …")

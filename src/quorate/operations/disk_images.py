@@ -56,7 +56,7 @@ def disk_format(storage: Resource, given: str | None, slot: str = "") -> str | N
 
 
 def firmware_drive(slot: str, storage: Resource) -> dict[str, str]:
-    """The parts of a new efidisk0 or tpmstate0; PVE makes it as large as it has to be."""
+    """The parts of a new efidisk0 or tpmstate0; PVE decides its size."""
     chosen = disk_format(storage, None, slot)
     return {"file": f"{storage.storage}:1", **FIRMWARE_DRIVES[slot], **({"format": chosen} if chosen else {})}
 

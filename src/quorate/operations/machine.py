@@ -1,4 +1,4 @@
-"""A machine as operations act on it: what it is called, what a step on it is judged by."""
+"""Machines as operations act on them: their labels, and what a step on one is judged by."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorate.pve.cluster import Cluster
 
 
 async def guest_machine(pve: Cluster, ref: int | str, way: str | None = None) -> Machine:
-    """A guest of the cluster that an operation is about."""
+    """A guest of the operation's cluster, with a transport into it."""
     found = await pve.guest(ref)
     transport = await select_transport(pve, found, prefer=way)
     return Machine(found.row.kind, str(found.row.name or found.vmid), transport, None, found)
@@ -33,7 +33,7 @@ def command_target(machine: Machine) -> CommandTarget:
 
 
 def machine_target(machine: Machine) -> Target:
-    """A guest is a guest to rules and approvals, whichever transport a command uses."""
+    """Rules and approvals see a guest as a guest, whichever transport a command uses."""
     if machine.guest is not None:
         return Target.of_guest(machine.guest)
     return Target(machine.kind, machine.name, node=machine.name if machine.kind == "node" else "")

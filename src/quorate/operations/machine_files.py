@@ -42,7 +42,7 @@ async def read_file(
     as_text = part.is_text if encoding is None else encoding == "text"
     shown = part.text if as_text else base64.b64encode(data).decode()
     start, end = part.text_bounds if as_text else (offset, offset + len(data))
-    # What the kernel makes up as it is read has no size beforehand.
+    # Files that the kernel generates while they are read report no size.
     more = end < file.size or (file.size == 0 and len(data) == limit)
     return {
         "path": path,
@@ -73,7 +73,7 @@ async def list_folder(into: Transport, path: str) -> tuple[list[Entry], str]:
 
 @dataclass(frozen=True, slots=True)
 class FileWrite:
-    """A file to write: as a whole and at once, or by appending."""
+    """A file to write: replaced atomically, or appended to."""
 
     path: str
     data: bytes
@@ -159,7 +159,7 @@ class _Part:
 
 
 def _partial_character_length(data: bytes) -> int:
-    """How many bytes at the end begin a character of UTF-8 without ending it."""
+    """The number of bytes at the end that form an incomplete UTF-8 character."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:
@@ -208,5 +208,5 @@ def entry_row(entry: Entry) -> list[Any]:
 
 
 def _is_plain(text: str, name: bytes) -> bool:
-    """Whether the text shows the name as it is: nothing unseen, nothing replaced."""
+    """Whether the text shows the name exactly: nothing invisible, nothing replaced."""
     return text.encode() == name and all(unicodedata.category(char)[0] not in "CZ" or char == " " for char in text)

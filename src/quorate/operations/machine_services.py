@@ -66,7 +66,7 @@ def control_action(
 
 
 def require_service_allowed(rules: CommandRules, transport: Transport, name: str, action: str) -> None:
-    """The operator's patterns are about commands, and controlling a service is one, whichever tool does it."""
+    """Refuse what the operator's command patterns forbid; controlling a service counts as a command."""
     line = ("powershell", f"{action.capitalize()}-Service {name}") if transport.system == "windows" else (
         "systemctl", action, name.removesuffix(".service"),
     )  # fmt: skip

@@ -29,7 +29,7 @@ async def choose_vmid(pve: Cluster, wanted: int | None) -> int:
     if not LOWEST_VMID <= wanted <= HIGHEST_VMID:
         raise BadArgument(f"{wanted} cannot be a vmid", next_step=f"It is {LOWEST_VMID} to {HIGHEST_VMID}")
     try:
-        await pve.original.get("/cluster/nextid", vmid=wanted)  # no rule applies to an id that nobody has
+        await pve.original.get("/cluster/nextid", vmid=wanted)  # no rule applies to an unused id
     except ParameterRejected:
         pve.inventory.forget()  # its guest may be new
         holder = (await pve.inventory.complete_view()).by_vmid.get(wanted)

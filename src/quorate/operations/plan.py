@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One write to the API. An operation gives its parameters as they come; `in_wire_form` makes texts of them."""
+    """One write to the API. Operations give parameters as Python values; `in_wire_form` converts them to text."""
 
     summary: str
     method: str
@@ -53,7 +53,7 @@ class Call:
     task_id: str | None = None
     """The id of its task where that is not a vmid, so that the task can be found if PVE's answer is lost."""
     settled: Callable[[], Awaitable[bool]] | None = None
-    """Whether the effect is there, asked after a lost answer. None where before and after look the same."""
+    """Whether the change has taken effect, asked after a lost answer. None where that cannot be seen."""
     arrived: Callable[[], Awaitable[bool]] | None = None
     """What is waited for after tasks that only pass the work on (to the HA manager, to a reboot); else `settled`."""
     digest: Callable[[], Awaitable[str]] | None = field(default=None, compare=False)
@@ -160,11 +160,11 @@ class Plan:
     independent: bool = False
     """The calls do not depend on each other: run them in parallel, and continue when one fails."""
     sequences: tuple[int, ...] = ()
-    """Of an independent plan, how many calls each target has: those run in order. By default every call is alone."""
+    """In an independent plan, how many calls each target has; those run in order. By default one each."""
     first: int = 0
     """How many calls come before the others, in order and even if those are independent: snapshots."""
     columns: tuple[str, ...] = ()
-    """Facts of the steps that make a table of the answer, one row for each target, failures first."""
+    """Facts of the steps that become columns of a table: one row per target, failures first."""
     next_step: str | Advice | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the caller should know in addition to the calls, such as chosen defaults; also shown in a dry run."""
@@ -176,7 +176,7 @@ class Plan:
     otherwise: Callable[[], Awaitable[Plan]] | None = None
     """Another plan, if PVE refuses the contested call at once for a conflict (an id that was taken in the meantime)."""
     contested: int = 0
-    """Which of the calls that is. What was done before it stays done, and the other plan does not repeat it."""
+    """The number of that call. What was done before it stays done, and the other plan does not repeat it."""
     risk: Risk | None = None
     """Where the plan has a higher risk than its operation, and no call of the API shows it."""
 
@@ -219,7 +219,7 @@ class Plan:
 
     @property
     def claimed_vmids(self) -> set[int]:
-        """Ids of guests that it would make, chosen but not taken yet. What a caller gave may have any shape."""
+        """The vmids of guests that it would create: chosen, but not used yet. A caller's value may have any type."""
         given = (str(call.params.get(key, "")) for call in self.api_calls for key in ("vmid", "newid"))
         return {int(vmid) for vmid in given if vmid.isascii() and vmid.isdigit()}
 

@@ -19,14 +19,14 @@ _DRIVE_SIZE = re.compile(r"\d+(?:\.\d+)?[KMGT]?")
 
 @dataclass(frozen=True, slots=True)
 class AttachedVolume:
-    """A volume in a guest's configuration, and where it hangs."""
+    """A volume in a guest's configuration, with its slot."""
 
     key: str
     volid: str
     size: int
     cdrom: bool
     shared: bool
-    """Marked by its owner as reachable from every node."""
+    """Marked by the user as reachable from every node (shared=1)."""
 
     @property
     def storage(self) -> str:

@@ -183,7 +183,7 @@ def _concurrent_change(guest: Guest) -> Problem:
 
 
 async def _free_name(pve: Cluster, guest: Guest) -> str:
-    """From the time; two changes within a second get two snapshots."""
+    """A free name from the time; two changes within a second get two snapshots."""
     taken, name = {row["name"] for row in await snapshots_of(guest)}, name_from_time(pve)
     return next(one for one in (name, *(f"{name}-{number}" for number in range(2, 1000))) if one not in taken)
 

@@ -107,7 +107,7 @@ def _fits(row: Resource, storages: Collection[str] | None, node: str | None, con
 
 
 def _require_storages(view: View, storages: Collection[str] | None, node: str | None) -> View:
-    """The view, if it has all of these storages."""
+    """Raise if the view lacks one of these storages; returns the view."""
     known = sorted({row.storage for row in view.of_type("storage") if node is None or row.node == node})
     for name in storages or ():
         if name not in known:

@@ -38,7 +38,7 @@ def used_of(used: float, whole: float) -> str:
 
 
 def unused_size(whole: float) -> str:
-    """The whole of something that is not in use: "4G"."""
+    """The size of something that is not in use: "4G"."""
     return Quantity(size(whole), {"used": 0, "total": int(whole)}) if whole else ""
 
 
@@ -47,12 +47,12 @@ def percent(share: float) -> Quantity:
 
 
 def load_of(share: float, cores: float, *, text: str) -> Quantity:
-    """How busy a number of cores is; the text is in the words of its place."""
+    """How busy a number of cores is; the caller provides the text."""
     return Quantity(text, {"load": round(share, 4), "cores": int(cores) if cores == int(cores) else cores})
 
 
 def yes(flag: object) -> str:
-    """For a column that is empty where something does not hold."""
+    """For a column that is empty where a flag is not set."""
     return Quantity("yes", True) if flag else ""
 
 

@@ -175,7 +175,7 @@ async def _inheritance_warnings(pve: Cluster, path: str, who: str, gained: set[s
     try:
         held = (await pve.get("/access/permissions", userid=who, path=path)).get(path, {})
     except Problem:
-        return []  # the right to grant does not include reading the privileges of others
+        return []  # the privilege to grant does not include reading the privileges of others
     lost = sorted(set(held) - gained)
     if not lost:
         return []

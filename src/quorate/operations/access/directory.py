@@ -1,4 +1,4 @@
-"""Who and what PVE's access control knows: users, groups, roles, tokens and the access control list."""
+"""PVE's access control: users, groups, roles, tokens and the access control list."""
 
 from __future__ import annotations
 

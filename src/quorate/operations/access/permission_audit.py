@@ -228,7 +228,7 @@ async def _for_tool(
         result = await chosen.run(observed, **given)
         plan = result if isinstance(result, Plan) else None
     except PermissionMissing as problem:
-        stopped = problem  # these credentials see no further; what is known so far is returned
+        stopped = problem  # these credentials cannot see more; return what is known so far
     calls = [("GET", path, params) for path, params in observed.reads]
     calls += [(call.method, call.path, dict(call.params)) for call in plan.api_calls] if plan else []
     wanted = []
@@ -255,7 +255,7 @@ def _suggest_tools(tool: str) -> str:
 
 
 def _refuse_to_try(chosen: Operation, given: Mapping[str, Any]) -> None:
-    """Everyone may call this: it must not reach further than a read of the cluster, not even to plan."""
+    """Anyone may call this, so it must not do more than read the cluster, not even to plan."""
     risk = chosen.risk if chosen.risk_of is None else chosen.risk_of(given)
     if risk is Risk.LOOK_INSIDE:
         reason = "looking inside a guest"

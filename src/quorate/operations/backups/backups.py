@@ -322,7 +322,7 @@ async def _preview(pve: Cluster, storage: str, path: str, given: dict[str, Any])
 
 
 def retention(keep: str | None) -> str | None:
-    """PVE's prune-backups setting from `last=3,daily=7`; the full names (keep-last) work too."""
+    """PVE's prune-backups setting from `last=3,daily=7`; the full names (keep-last) work, too."""
     if keep is None:
         return None
     if keep.strip().lower() in ("all", "keep-all=1", "all=1"):

@@ -115,7 +115,7 @@ def _selection(job: dict[str, Any]) -> str:
 
 
 def _property_string(value: Any) -> str:
-    """PVE shows some settings taken apart."""
+    """A property string again, from settings that PVE shows as objects."""
     return ",".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else str(value or "")
 
 

@@ -28,7 +28,7 @@ def _restore_risk(arguments: Mapping[str, Any]) -> Risk:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What the caller asks for, besides the backup and the vmid."""
+    """What the caller requests in addition to the backup and the vmid."""
 
     node: str | None
     storage: str | None
@@ -139,7 +139,7 @@ async def _find(pve: Cluster, backup: str, near: str | None) -> StoredVolume:
     if near is not None:
         try:
             return await find_backup(pve, backup, near)
-        except NotFound:  # it may be on another node, which is an answer or an explanation
+        except NotFound:  # it may be on another node, which solves or explains it
             pass
     return await find_backup(pve, backup)
 

@@ -242,7 +242,7 @@ def _keys(config: Config, given: list[str] | str | None, *, replace: bool) -> di
 
 
 def _blob(line: str) -> str:
-    """What makes a key the same key whatever its comment says."""
+    """The key without its comment, by which keys are compared."""
     return next((word for word in line.split() if word.startswith("AAAA")), line)
 
 

@@ -62,7 +62,7 @@ def unused_disk(guest: Guest, config: Config, key: str | None) -> str:
 
 
 def free_slot(guest: Guest, config: Config, given: str | None) -> str:
-    """The wanted slot if it is free, else the first free one of the wanted bus; by default the boot disk's bus."""
+    """The requested slot if it is free, else the first free one of the bus; by default the boot disk's bus."""
     buses = values.BOOTABLE if guest.is_vm else ("mp",)
     boots = values.boot_disk(config, is_vm=True) if guest.is_vm else None
     wanted = given or (str(values.bus_of(boots)) if boots else buses[0])
@@ -134,7 +134,7 @@ async def refuse_in_snapshot(guest: Guest, config: Config, volume: str, what: st
 
 def wanted_bytes(size: int | str | None, slot: str, import_from: str | None) -> int:
     if size is None and slot in SINGLE:
-        return GIB  # PVE makes these as large as they have to be
+        return GIB  # PVE decides the size of these
     if size is None and import_from is None:
         raise BadArgument(
             "The size is missing",

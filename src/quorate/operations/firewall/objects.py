@@ -150,7 +150,7 @@ async def _load(pve: Cluster, firewall: FirewallScope, kind: str) -> dict[str, d
 
 
 def _lookup_key(kind: str, name: str) -> str:
-    """PVE keeps aliases without regard to case."""
+    """The key that PVE stores the object under: it ignores the case of aliases."""
     return name.lower() if kind == "alias" else name
 
 

@@ -224,7 +224,7 @@ def _boot(guest: Guest, config: Config, given: list[str]) -> str:
 
 
 def _cdrom(guest: Guest, config: Config, given: str) -> dict[str, str]:
-    """The disc goes into the drive that is there; a VM without one gets a drive."""
+    """Insert the disc into the existing drive; a VM without one gets a drive."""
     drives = [
         key
         for key, value in config.items()

@@ -155,7 +155,7 @@ async def plan_power(guests: list[Guest], action: str, **params: Any) -> Plan:
 
 
 async def _refuse_transition(guest: Guest, action: str, state: str) -> None:
-    """A guest that is about to leave the requested state counts as not in it."""
+    """Refuse if a running task is about to take the guest out of the requested state."""
     leaving = _LEAVE.get(_RULES[action].leads_to, ())
     for task in await guest.running_tasks() or ():
         if task.get("type") in leaving:

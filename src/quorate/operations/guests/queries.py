@@ -221,7 +221,7 @@ async def guest_get(
 
 
 async def _gather(*reads: Awaitable[Any] | None) -> list[Any]:
-    """What they read, at the same time; None for None."""
+    """Run the reads concurrently; None for None."""
     results = iter(await asyncio.gather(*(read for read in reads if read is not None)))
     return [None if read is None else next(results) for read in reads]
 

@@ -52,7 +52,7 @@ ROWS_SHOWN = 200
 
 State = Literal["started", "stopped", "disabled", "ignored"]
 
-# What the manager shows when it has brought a resource to the wanted state.
+# What the manager shows when a resource has reached the requested state.
 _REACHED = {
     "started": {"started"},
     "stopped": {"stopped"},
@@ -279,7 +279,7 @@ def _companions(answers: list[Any]) -> dict[str, Any]:
 
 
 def sid_of(guest: Guest) -> str:
-    """The guest's name in HA, such as vm:100."""
+    """The guest's resource id in HA, such as vm:100."""
     return f"{guest.row.kind}:{guest.vmid}"
 
 
@@ -356,5 +356,5 @@ def _default(key: str) -> Any:
 
 
 def _normalize_state(value: Any) -> Any:
-    """PVE has two words for the same state."""
+    """PVE has two names for the same state."""
     return "started" if value == "enabled" else value

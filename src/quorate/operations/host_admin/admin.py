@@ -254,7 +254,7 @@ class AdminAccount:
 
     @property
     def made_by_us(self) -> bool:
-        """Not only by name: someone may have created another one since."""
+        """Whether it is the same account, not only by name: someone may have created another since."""
         present, made = self.standing, self.made
         return (
             made.user
@@ -280,7 +280,7 @@ async def _find(
     if former and made.former is not None and where.target is not None and where.target.user == account:
         where = replace(await _as_before(homelab, where.ref, made.former), ref=where.ref)
     key = admin_key(homelab.settings, account)
-    with_login(where, account, key.path)  # refuses what SSH does not reach
+    with_login(where, account, key.path)  # raises if SSH does not reach it
     wanted = USUAL_GROUPS if groups is None else require_groups(groups)
     standing = await read_account_state(where, account, key.public, wanted)
     absent = [name for name in wanted if name not in standing.groups]

@@ -21,7 +21,7 @@ Section = Literal[
 
 SEVERAL: tuple[Section, ...] = ("system", "hardware", "cpu", "memory", "disks", "uptime")
 SPARE_SECONDS = 5.0
-"""For the login."""
+"""Seconds for the login."""
 
 
 @operation(

@@ -91,7 +91,7 @@ async def host_job(
 
 
 async def _job(homelab: Homelab, known: BackgroundJob) -> Job:
-    """Wherever it was started: its machine is found again by its name."""
+    """Find a job, wherever it was started: its machine is looked up by name."""
     if known.job is not None:
         return known.job
     one = await find_machine(homelab, known.record.ref)

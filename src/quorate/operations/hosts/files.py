@@ -29,9 +29,9 @@ from quorate.operations.plan import Action, Plan
 from quorate.operations.registry import Risk, Table, operation, page
 
 SEVERAL_BYTES = 4096
-"""Of each file, where several hosts are asked for it."""
+"""The limit for each file where several hosts are asked."""
 SEVERAL_ENTRIES = 100
-"""Of each folder, likewise."""
+"""The same for folders."""
 
 
 @operation(

@@ -100,7 +100,7 @@ async def host_import(
 
 
 def _group_missing(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """What several hosts lack is listed once, under all of their names; then what each lacks alone."""
+    """List what several hosts lack once, under all their names, then what single hosts lack."""
     lacking = by_reason((name, reason) for name, reasons in missing.items() for reason in reasons)
     by_names: dict[str, list[str]] = {}
     for reason, names in sorted(lacking.items(), key=lambda one: -len(one[1])):
@@ -254,7 +254,7 @@ def _candidate_reader(cluster: Cluster, guest: Guest) -> Any:
 
 
 def _cause(problem: Problem) -> str:
-    """PVE's refusal in words that fit into a list."""
+    """PVE's refusal, short enough for a list."""
     if isinstance(problem, AgentNotConfigured):
         return "no guest agent is configured"
     return "the guest agent is not running" if isinstance(problem, AgentSilent) else problem.what.removesuffix(".")

@@ -39,7 +39,7 @@ async def host_reboot(homelab: Homelab, host: HostRefs) -> Plan:
                 )
             await restart(rooted.transport)
             if one.target is not None and one.ssh is not None:
-                one.ssh.pool.disconnect(one.target)  # a dead connection would only be noticed by its silence
+                one.ssh.pool.disconnect(one.target)  # a dead connection would go unnoticed until it times out
             spent = await wait_until_back(one.transport, before, homelab.clock, context.wait)
             if spent is not None:
                 return ActionResult({"back_after": duration(spent)})

@@ -25,7 +25,7 @@ from quorate.problems import Conflict, NotFound, Problem
 from quorate.ssh.target import SSH_PORT
 
 SHOWN_AS = {"password": "password_from", "sudo_password": "sudo_password_from"}
-"""Names under which a reference is not taken for a secret."""
+"""Names under which a reference is not mistaken for a secret."""
 Labels = Annotated[list[str], Meta(description="Such as role=nas")]
 
 

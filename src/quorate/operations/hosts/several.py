@@ -122,7 +122,7 @@ def _split_failures(
 
 
 def _by_host(facts: Sequence[tuple[str, Mapping[str, Any]]], *, whole: bool) -> Facts:
-    """A fact that all hosts share as it is, others by host; also if not all hosts are there to share it."""
+    """A fact that all hosts share once, others by host; by host as well if some hosts did not answer."""
     joined: Facts = {}
     for name in dict.fromkeys(name for _, one in facts for name in one if name != "host"):
         values = {label: one[name] for label, one in facts if name in one}
@@ -156,7 +156,7 @@ async def plan_each(
         return Plan(f"{summary} {machine_label(only)}", (prepared,), facts=facts)
 
     async def ready(one: Machine) -> Action | Plan:
-        await is_node(one)  # whether it answers at all; what it says is remembered for the judgment of the plan
+        await is_node(one)  # raises if it does not answer; the result is kept for judging the plan
         return await prepare(one)
 
     answers = await ask_reachable(chosen.machines, ready, limits)
@@ -192,7 +192,7 @@ def join_plans(
 
 
 def _steps(label: str, plan: Plan) -> list[Call | Action]:
-    """Each names its host, and the last one reads what the plan would read in the end."""
+    """Every step names its host, and the last one reads what the plan would read at the end."""
     named = re.compile(rf"(?<![\w.-]){re.escape(label)}(?![\w.-])")
     steps = [
         step if named.search(step.summary) else replace(step, summary=f"{label}: {step.summary}") for step in plan.calls
@@ -215,7 +215,7 @@ def _perform_then(
 
 
 def _warnings(plans: Sequence[tuple[str, Plan]]) -> tuple[str | Advice, ...]:
-    """Each once, with the hosts that it is about unless it is about all of them."""
+    """Each warning once, with its hosts unless it is about all of them."""
     advice: list[str | Advice] = []
     for _, plan in plans:
         advice += [one for one in plan.warnings if isinstance(one, Advice) and one not in advice]
@@ -225,7 +225,7 @@ def _warnings(plans: Sequence[tuple[str, Plan]]) -> tuple[str | Advice, ...]:
 
 
 def by_reason(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Of names and reasons: the names that share a reason, by the reason."""
+    """Group names by their reason."""
     found: dict[str, list[str]] = {}
     for name, reason in reasons:
         found.setdefault(reason, []).append(name)

@@ -22,7 +22,7 @@ SECTIONS = ("system", "cpu", "memory", "filesystems", "services", "uptime", "tem
 COLUMNS = ("attention", "up", "load", "memory", "disk", "temp", "failed", "reboot", "updates", "system")
 FULL, HOT = 0.9, 85.0
 SPARE_SECONDS = 4.0
-"""Reserved for the login."""
+"""Seconds reserved for the login."""
 _NOT_DISKS = ("/boot/efi", "/snap/", "/run", "/dev", "/sys", "/proc")
 
 
@@ -53,7 +53,7 @@ async def _look(one: Machine) -> list[list[Any]]:
     seconds = HOST_SECONDS - SPARE_SECONDS
     facts, updates = await asyncio.gather(
         one.collect_facts(seconds=seconds, sections=SECTIONS),
-        count_pending(one.transport, str(one), seconds=seconds),  # apt may take its time; nothing else waits for it
+        count_pending(one.transport, str(one), seconds=seconds),  # apt can be slow; nothing else waits for it
     )
     disk, share = _fullest(facts.filesystems or ())
     memory, failed = facts.memory, facts.services.failed if facts.services else ()
@@ -95,7 +95,7 @@ def _fullest(filesystems: tuple[of.Filesystem, ...]) -> tuple[str, float]:
 
 
 def _overloaded(facts: of.Facts) -> bool:
-    """More waiting than twice what the processors can do, for five minutes."""
+    """A five-minute load above twice the number of processors."""
     threads = facts.cpu.threads if facts.cpu and facts.cpu.threads else None
     return bool(threads and facts.uptime and len(facts.uptime.load) > 1 and facts.uptime.load[1] > 2 * threads)
 

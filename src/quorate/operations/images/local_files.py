@@ -62,7 +62,7 @@ def parse_checksum(text: str) -> Checksum:
 
 
 def checksum_of(source: Path | bytes, algorithm: str = "sha256") -> Checksum:
-    """Of a whole file, read piece by piece."""
+    """The checksum of a whole file, read in chunks."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
     if isinstance(source, bytes):
         digest.update(source)
@@ -153,7 +153,7 @@ async def locate_existing(pve: Cluster, destination: Resource, content: str, nam
 
 
 async def other_nodes(pve: Cluster, destination: Resource) -> list[str]:
-    """The nodes that have a local storage of this name, and so not the content of this one."""
+    """Other nodes with a local storage of this name, which does not have the content of this one."""
     rows = await pve.inventory.of_type("storage")
     return sorted(
         row.node
@@ -163,7 +163,7 @@ async def other_nodes(pve: Cluster, destination: Resource) -> list[str]:
 
 
 async def find_existing(pve: Cluster, destination: Resource, content: str, name: str) -> StoredVolume | None:
-    """The file of that name that the storage holds already."""
+    """The file of that name that is already on the storage."""
     volumes, _ = await stored_volumes.read(pve, [destination], content=content)
     return next((volume for volume in volumes if volume.name == f"{content}/{name}"), None)
 

@@ -53,7 +53,7 @@ async def read_appliances(pve: Cluster, node: str) -> list[dict[str, Any]]:
 
 
 def _rows(volumes: list[StoredVolume], offered: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    """Those that are there first, then those that can be had."""
+    """Templates on the storages first, then those that can be downloaded."""
     held: dict[str, list[StoredVolume]] = {}
     for volume in volumes:
         held.setdefault(volume.name.removeprefix("vztmpl/"), []).append(volume)

@@ -104,7 +104,7 @@ async def image_upload(
 class _Image:
     source: Path | bytes
     name: str
-    """On the storage."""
+    """Its name on the storage."""
     content: str
     length: int
     digest: Checksum

@@ -102,7 +102,7 @@ def _status_tool(one: Difference) -> ToolHint:
 async def _plan(
     homelab: Homelab, summary: str, wanted: Document, differences: list[Difference], warnings: tuple[str, ...] = ()
 ) -> Plan:
-    """Nothing starts while something cannot be inspected or is still in progress."""
+    """Refuse to start while something cannot be inspected or is still in progress."""
     if unknown := [one for one in differences if one.act == "unknown"]:
         raise Conflict(
             f"{unknown[0].item.kind} {unknown[0].name} cannot be inspected",

@@ -128,7 +128,7 @@ def backup_steps(
 
 
 class _Reading:
-    """Of all devices in parallel, begun with the first step; each step then waits for its own."""
+    """Backs up all devices in parallel, starting with the first step; each step waits for its own device."""
 
     def __init__(
         self, homelab: Homelab, places: list[tuple[str, Machine]], scope: Collection[str], name: str | None, data: bool
@@ -235,7 +235,7 @@ def _in_order(then: DeviceBackup, now: device_backup.DeviceState, sections: list
 def _step(homelab: Homelab, reader: Reader, machine: Machine, verb: str, piece: Piece) -> Action:
     async def perform(context: StepContext) -> ActionResult:
         try:
-            more = await _do(homelab, reader, machine, verb, piece, context.report)
+            more = await _restore_piece(homelab, reader, machine, verb, piece, context.report)
         except Problem as problem:
             again = "The steps before it are done; call again to continue from here"
             problem.advice = append_advice(problem.advice, again, INFRA_ROLLBACK)
@@ -246,10 +246,10 @@ def _step(homelab: Homelab, reader: Reader, machine: Machine, verb: str, piece: 
     return machine_action(machine, f"{verb.capitalize()} {piece.name} on {machine}", line, perform, writes=True)
 
 
-async def _do(
+async def _restore_piece(
     homelab: Homelab, reader: Reader, machine: Machine, verb: str, piece: Piece, report: Report | None
 ) -> list[str]:
-    """Of data, the files that came later: they are left."""
+    """Restore or remove one piece. Returns files of a volume that were added later; they are kept."""
     if piece.kind == "data":
         return await device_backup.restore_volume(homelab, machine, piece, reader.content(piece.member))
     if piece.kind == "file":

@@ -108,7 +108,7 @@ async def _moves(
 
 
 def _move_steps(machine: Machine, other: Machine, move: Move, *, data: bool) -> tuple[Action, Action]:
-    """A step on each of the two machines, so that the rules of both count."""
+    """A step on each of the two machines, so that the rules of both apply."""
     name, image = move.workload.name, move.spec.image
 
     async def make_ready(context: StepContext) -> ActionResult:

@@ -120,7 +120,7 @@ def _service(homelab: Homelab, machine: Machine, given: str, action: asked.Servi
 
 
 async def _unit(homelab: Homelab, machine: Machine, given: str, change: asked.ServiceChange) -> list[Action]:
-    """Its file first, then whether it starts with the system, then whether it runs."""
+    """First its file, then whether it starts at boot, then whether it runs."""
     name = names.require_service(given, machine.transport.system)
     steps = []
     if change.unit is not None and await units.read_unit(machine, name) != change.unit:

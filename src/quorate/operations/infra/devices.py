@@ -26,7 +26,7 @@ def bare(ref: str) -> str:
 
 
 async def find_device(homelab: Homelab, device: int | str) -> tuple[str, Machine, Device | None]:
-    """How tools name it, the machine, and the device of the map if it is on it."""
+    """The reference that tools take, the machine, and its device on the map, if any."""
     devices = Devices(homelab.store)
     try:
         known = await devices.find(bare(device) if isinstance(device, str) else device)

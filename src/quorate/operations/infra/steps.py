@@ -40,7 +40,7 @@ SHORTEST_HIDDEN = 5
 
 
 def risk_of_differences(differences: list[Difference]) -> Risk | None:
-    """Replacing a container loses data outside volumes; so does removing anything."""
+    """Replacing a container loses data outside volumes, and so does removing anything."""
     for one in differences:
         if one.act == "remove" or (one.act == "update" and one.item.kind == "workload"):
             return Risk.DESTROY
@@ -50,7 +50,7 @@ def risk_of_differences(differences: list[Difference]) -> Risk | None:
 
 
 class Steps:
-    """Of one run of one document."""
+    """The steps of one run of one document."""
 
     def __init__(self, homelab: Homelab, document: Document, run: str) -> None:
         self._homelab = homelab
@@ -61,7 +61,7 @@ class Steps:
         """As they were checked and approved: planning again would choose another vmid."""
 
     async def of(self, one: Difference) -> Action:
-        """The action for a difference that there is something to do about."""
+        """The action that resolves a difference."""
         target, needs, where, becomes, risk = await self._reaches(one)
         named = one.item.kind != "workload" or one.act == "remove" or self._is_named(one)
         if one.act != "remove" and getattr(one.item.wanted, "unit", None):
@@ -127,13 +127,13 @@ class Steps:
         return machine_target(machine), machine_needs(machine, writes=True), machine.where, None, machine_risk(machine)
 
     def _future_reach(self, maker: Item) -> Reach:
-        """A machine that the document makes: judged by what it will be, and by the step that makes it."""
+        """A machine that the document creates: judged by what it will be, and by the step that creates it."""
         if isinstance(maker.wanted, WantedHost):
             return Target("host", maker.name), (), None, maker.wanted.host(maker.name), None
         return None, (), find_cluster(self._homelab, maker.wanted.cluster), None, None
 
     def _line(self, one: Difference) -> str:
-        """What is approved: every field; of variables only the names, of secrets only where they are."""
+        """What is approved: every field, but only the names of variables and the references of secrets."""
         if one.act == "remove":
             return f"remove {one.item.kind} {one.name}" + (f" from {one.place}" if one.place else "")
         wanted = one.item.wanted
@@ -146,7 +146,7 @@ class Steps:
     # -- doing it --------------------------------------------------------------------------------------------------
 
     def _with_record(self, one: Difference, perform: Perform) -> Perform:
-        """Recorded before and after, so that an interrupted step is known."""
+        """Record the step before and after, so that an interrupted one is known."""
         step = one.summary
 
         async def perform_and_record(context: StepContext) -> ActionResult:
@@ -247,7 +247,7 @@ class Steps:
         return await service_install(self._homelab, now.name, await self._ref(now.item), dict(wanted.settings))
 
     async def _ref(self, item: Item) -> str:
-        """How the tools name the machine: a guest by its cluster, as another may have a host of that name."""
+        """The reference that tools take; a guest with its cluster, because a host may have the same name."""
         maker = self._document.items.get(item.place)
         if maker is None or maker.kind != "guest":
             return item.place
@@ -332,7 +332,7 @@ async def removal(homelab: Homelab, one: Difference) -> Plan:
 
 
 async def perform_plan(plan: Plan, context: StepContext) -> ActionResult:
-    """A plan of actions alone, done as one step."""
+    """Perform a plan that has only actions, as one step."""
     facts: dict[str, Any] = {}
     for action in plan.calls:
         assert isinstance(action, Action), "only plans of clusters have calls"

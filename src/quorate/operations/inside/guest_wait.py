@@ -51,14 +51,14 @@ async def guest_wait(
             return {"guest": found.label, "until": until, "reached": True, "waited": duration(spent), **facts}
         if spent >= wait:
             return _not_yet(found, until, spent, why)
-        if report is not None:  # nobody may be listening
+        if report is not None:  # there may be no client to notify
             await report(spent, wait, f"waiting for {_default_goal(until)} of {found}")
         await pve.clock.sleep(min(pause, wait - spent))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
 async def _probe(pve: Cluster, guest: Guest, until: Until) -> dict[str, Any] | None:
-    """The facts that show it; None if it is not reached yet."""
+    """The facts that show that the guest is reachable; None if it is not yet."""
     if until == "agent":
         answer = await guest.get("agent/get-host-name")
         return {"hostname": str((answer.get("result") or {}).get("host-name", ""))}

@@ -137,7 +137,7 @@ def _groups(host: _Host, kinds: list[Grouping]) -> list[tuple[str, str]]:
 
 
 def _variables(pve: Cluster, host: _Host, user: str | None, key_file: str | None) -> dict[str, Value]:
-    """Where and as whom to log in, by the caller's words or the settings, and which guest it is."""
+    """Address, user and key by the arguments or the settings, and the guest's identity."""
     target = pve.ssh.guest(host.guest.vmid, host.address)
     assert target is not None  # there is an address
     login = user or ("" if host.os == "windows" else target.user)

@@ -22,7 +22,7 @@ Facts = TypeVar("Facts")
 async def look_inside(
     pve: Cluster, guest: Guest, way: WayName | None, collect: Callable[[Transport, str], Awaitable[Facts]]
 ) -> tuple[str, Facts | Problem]:
-    """The transport and what is only visible from inside; a Problem if no transport works, unless one was named."""
+    """The transport and the facts that only show inside, or a Problem if no transport works. A named one must work."""
     try:
         into = await select_transport(pve, guest, prefer=way)
         return into.description, await collect(into, guest.label)
@@ -33,7 +33,7 @@ async def look_inside(
 
 
 def needs_of(guest: Guest, transport: Transport, *, writes: bool = False) -> tuple[Call, ...]:
-    """The calls of the API by which the agent runs a command and writes files; the other ways make none."""
+    """The API calls by which the agent runs a command and writes files; other transports make none."""
     if transport.name != "agent":
         return ()
     runs = guest_call(guest, "POST", "agent/exec", "Run a command inside", command=["true"])

@@ -24,7 +24,7 @@ from quorate.ssh.target import SSH_PORT
 AT_ONCE = 32
 SECONDS = 40.0
 SCAN_SHARE = 0.4
-"""Of the time, if a scan comes first."""
+"""The share of the time that a scan gets if it comes first."""
 
 
 @operation(
@@ -87,7 +87,7 @@ async def _hosts_with_labels(homelab: Homelab, labels: list[str]) -> list[str]:
 
 
 async def _cluster_rows(homelab: Homelab) -> dict[str, Resource]:
-    """Nodes and guests by cluster/node and cluster/vmid; a silent cluster hides nothing else."""
+    """Nodes and guests by cluster/node and cluster/vmid; a cluster that does not answer is left out."""
     found: dict[str, Resource] = {}
     for cluster in homelab.clusters:
         try:

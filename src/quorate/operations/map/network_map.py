@@ -1,4 +1,4 @@
-"""The map: as data, as a picture, as text that other pages draw."""
+"""The map: as data, as a picture, or as text that other tools render."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _narrow_to_segment(map_: Sitemap, segment: str) -> Sitemap:
 
 
 def _with_guests_in(network: str, spot: MapDevice) -> MapDevice:
-    """Without its guests that have addresses only elsewhere."""
+    """The spot without guests whose addresses are all in other segments."""
     return replace(spot, guests=[one for one in spot.guests if not one.addresses or one.address_in(network)])
 
 
@@ -122,7 +122,7 @@ def _table(map_: Sitemap, limit: int, offset: int) -> Table:
 
 
 def _own_segment(map_: Sitemap, spot: MapDevice) -> str | None:
-    """Where the address of a guest is, if that is not the segment of its node, below which the map shows it."""
+    """The segment of a guest's address where it differs from its node's, under which the map shows it."""
     if not spot.address:
         return None
     address = ipaddress.ip_address(spot.address)

@@ -67,7 +67,7 @@ async def scan_and_record(
     seconds: float = SECONDS,
     report: Report | None = None,
 ) -> tuple[Scan, list[Device], list[Device]]:
-    """Scan and record: what was seen, the devices of it in the same order, and the devices that are gone."""
+    """Scan and record; returns what was seen, its devices in the same order, and the devices that are gone."""
     places: list[Address] = targets.addresses(wanted, homelab.settings.networks)
     numbers = targets.ports(ports) if ports else list(targets.USUAL_PORTS)
     pace = Pace(homelab.clock, rate, homelab.probes)

@@ -184,7 +184,7 @@ def _panel(measure: str, found: list[Series], *, peaks: bool) -> Panel | None:
 
 
 def _sum_directions(one: Series, measure: str) -> Series:
-    """Both directions as one: a comparison of many would drown in lines otherwise."""
+    """Both directions as one, because a comparison of many would have too many lines."""
     first, second = MEASURES[measure]
     rows = [
         {"time": row["time"], measure: row[first] + row[second]}

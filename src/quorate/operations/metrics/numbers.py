@@ -13,7 +13,7 @@ from quorate.problems import BadArgument
 COLUMNS = ("field", "unit", "min", "mean", "p95", "max", "last", "trend")
 FORESEEABLE_DAYS = 1000
 FILLING = {"used": "total", "rootused": "roottotal", "disk": "maxdisk"}
-"""What may run full, and the field that says how large it is."""
+"""Fields that can fill up, and the field that holds their size."""
 
 
 def table(found: Series, timeframe: str, cf: str, show: list[str], points: int) -> Table:

@@ -21,7 +21,7 @@ MEASURES = {
     "diskio": ("diskread", "diskwrite"),
     "network": ("netin", "netout"),
 }
-"""What people ask for, and what PVE records it as: for guests, nodes and storages, or for both directions."""
+"""Measures by their usual names, and PVE's fields: of guests, nodes and storages, or of both directions."""
 
 LIMITS = ("maxcpu", "maxmem", "maxdisk", "memtotal", "swaptotal", "roottotal", "total")
 """Fields that are limits of other fields."""
@@ -52,7 +52,7 @@ class Series:
 
     @property
     def fields(self) -> list[str]:
-        """Everything that was measured at least once, in the order PVE gives it."""
+        """Every field that was measured at least once, in PVE's order."""
         return list(dict.fromkeys(name for row in self.rows for name in row if name != "time"))
 
     def points(self, field: str) -> list[tuple[float, float]]:
@@ -92,9 +92,9 @@ class Statistics:
     max: float
     last: float
     change: float
-    """What the straight line through the points rises by from their first to their last."""
+    """The rise of the regression line from the first point to the last."""
     fit: float
-    """How much of the movement that line explains, 0 to 1."""
+    """The share of the variance that the line explains, 0 to 1."""
 
 
 def statistics(points: Sequence[tuple[float, float]]) -> Statistics:

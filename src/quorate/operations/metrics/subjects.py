@@ -1,4 +1,4 @@
-"""Whose load is asked for: guests, nodes, storages."""
+"""Subjects of metrics: guests, nodes, storages."""
 
 from __future__ import annotations
 

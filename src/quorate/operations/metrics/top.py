@@ -1,4 +1,4 @@
-"""Who uses most of something right now."""
+"""Who uses the most of a resource right now."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def _by_rate(pve: Cluster, running: list[Resource], by: str, limit: int) -
 
 
 async def _hour(pve: Cluster, row: Resource) -> Series | None:
-    """One guest whose node is away must not hide all others."""
+    """A guest whose node is offline must not hide the others."""
     try:
         guest = Guest(pve, row)
         return await series.read(pve, Subject("guest", str(guest), guest.path()), "hour")

@@ -17,7 +17,7 @@ COLUMNS = ("node", "name", "type", "active", "address", "ports", "vlan", "zone",
 
 
 async def list_guest_networks(pve: Cluster, node: str | None, kind: str | None, *, limit: int, offset: int) -> Table:
-    """Of one node, or of all that are online."""
+    """The networks of one node, or of all that are online."""
     if node is not None:
         await pve.inventory.node(node)
     known = await pve.inventory.of_type("node")
@@ -44,7 +44,7 @@ async def _interfaces(pve: Cluster, node: str, kind: str | None) -> list[dict[st
 
 
 async def _vnets(pve: Cluster) -> dict[str, dict[str, Any]]:
-    """Zone and tag of every vnet; without SDN, or without the right to see it, there are none."""
+    """Zone and tag of every vnet; empty without SDN, or without the privilege to see it."""
     try:
         return {str(row["vnet"]): row for row in await pve.get("/cluster/sdn/vnets") or []}
     except Problem:

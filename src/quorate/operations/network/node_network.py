@@ -161,7 +161,7 @@ def _ports_option(kind: str) -> str:
 
 
 def _refuse_missing_ports(node: str, edits: Mapping[str, Any], rows: Mapping[str, Any]) -> None:
-    """PVE accepts names that do not exist, and the bridge then comes up without them."""
+    """PVE accepts ports that do not exist, and the bridge then comes up without them."""
     for option in ("bridge_ports", "slaves"):
         for port in str(edits.get(option, "")).split():
             if port not in rows and port.partition(".")[0] not in rows:

@@ -1,4 +1,4 @@
-"""Making containers."""
+"""Creating containers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from quorate.pve.cluster import Cluster
 
 ROOT = "8G"
 SWAP = size(512 * MEBIBYTE)
-"""What PVE gives a container that asks for nothing else."""
+"""PVE's default for a container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ def _login_warning(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _mount_spec(given: str | Mapping[str, Any], storage: str | None) -> DiskSpec:
-    """One mount point; `path` and PVE's `mp` both say where it goes."""
+    """One mount point; its path may be given as `path` or as PVE's `mp`."""
     if isinstance(given, Mapping):
         parts = {"mp" if key == "path" else str(key): value for key, value in given.items()}
         source = str(parts.get("volume", parts.get("storage", "")))

@@ -1,4 +1,4 @@
-"""What every new guest needs: a free vmid, a valid name, tags, a node that has what it asks for."""
+"""What every new guest needs: a free vmid, a valid name, tags, and a suitable node."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check_name(name: str | None, word: str = "name") -> None:
 def tag_list(tags: list[str] | None) -> str | None:
     """The `tags` option, after PVE's rules for a tag."""
     unique: dict[str, str] = {}
-    for tag in check_tags(tags):  # PVE keeps the list of a new guest as it comes, though case makes no difference
+    for tag in check_tags(tags):  # PVE stores the tags of a new guest as given, although case makes no difference
         unique.setdefault(tag.lower(), tag)
     return ";".join(unique.values()) or None
 
@@ -190,7 +190,7 @@ async def _possible_nodes(pve: Cluster, wanted: str | None, *, memory: int) -> l
 
 
 async def _first_fitting(nodes: list[str], build: Callable[[str], Awaitable[NewGuest]]) -> NewGuest:
-    """The guest on the first node that has all that is asked for; the best node's objection if none has."""
+    """The guest on the first node that has everything requested; raises the best node's objection if none has."""
     objections: list[BadArgument | NotFound | Conflict] = []
     for node in nodes:
         try:

@@ -1,4 +1,4 @@
-"""Making virtual machines."""
+"""Creating virtual machines."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def _without_job(pve: Cluster, guests: list[Resource]) -> list[Finding]:
 
 
 def without_job(guests: list[Resource], listed: list[dict[str, Any]]) -> list[Finding]:
-    """Of `/cluster/backup-info/not-backed-up`."""
+    """From `/cluster/backup-info/not-backed-up`."""
     known = {row.vmid: row for row in guests}
     bare = [known[int(row["vmid"])] for row in listed if int(row["vmid"]) in known]
     if not bare:
@@ -103,7 +103,7 @@ def without_job(guests: list[Resource], listed: list[dict[str, Any]]) -> list[Fi
 
 @dataclass(slots=True)
 class _BackupSurvey:
-    """Content of the storages that these credentials may read."""
+    """Backups on the storages that these credentials may read."""
 
     newest: dict[int, float] = field(default_factory=dict)
     places: int = 0

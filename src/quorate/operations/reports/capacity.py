@@ -116,7 +116,7 @@ class _Fit:
 
 
 def _fit(room: Room, storages: list[StorageRoom], wish: _Size) -> _Fit:
-    """`no`: it would fail or starve the node at once; `overcommitted`: well only while guests use less than given."""
+    """`no`: it would fail or starve the node at once; `overcommitted`: fine only while guests use less than that."""
     impossible: list[str] = []
     risky: list[str] = []
     if wish.cores > room.cores and wish.content == "images":

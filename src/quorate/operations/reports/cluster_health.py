@@ -1,4 +1,4 @@
-"""A health check of everything that tends to go wrong."""
+"""A health check of the whole cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def cluster_health(
 ) -> Table:
     """What is wrong and what to do next, worst first: quorum, nodes, storages, failed tasks, missing backups, old
     snapshots, updates, certificates, HA."""
-    rows = await pve.inventory.rows()  # without it nothing can be said at all
+    rows = await pve.inventory.rows()  # nothing can be checked without it
     checks = {
         "quorum": (CLUSTER_STATUS, _quorum(pve)),
         "nodes": (NODE_LIST, _nodes(rows)),

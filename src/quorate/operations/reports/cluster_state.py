@@ -13,7 +13,7 @@ NEARLY_FULL = 0.95
 
 
 def lost_quorum(members: list[dict[str, Any]]) -> list[Finding]:
-    """Of `/cluster/status`."""
+    """From `/cluster/status`."""
     cluster = next((member for member in members if member["type"] == "cluster"), None)
     if cluster is None or cluster.get("quorate"):
         return []
@@ -44,7 +44,7 @@ def unavailable_by_node(rows: list[Resource]) -> dict[str, list[str]]:
 
 
 def unavailable_storages(away: dict[str, list[str]]) -> list[Finding]:
-    """Of storage -> nodes."""
+    """Findings from storage -> nodes."""
     return [
         Finding(
             "warning",
@@ -83,7 +83,7 @@ def full_storages(rows: list[Resource], limit: float) -> list[Finding]:
 
 
 def ha_trouble(rows: list[dict[str, Any]]) -> list[Finding]:
-    """Of `/cluster/ha/status/current`."""
+    """From `/cluster/ha/status/current`."""
     found = []
     for row in rows:
         status, state = str(row.get("status", "")), str(row.get("state", ""))

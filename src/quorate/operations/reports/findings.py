@@ -27,7 +27,7 @@ class Finding:
     what: str
     next_call: ToolHint
     kind: str = ""
-    """What sort of thing it is, the same for every one of them: `node-down`."""
+    """The kind of finding, such as `node-down`."""
     target: str = ""
     """What it is about, such as `node pve1`; empty if it is the cluster or the `subjects`."""
     subjects: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ async def run_check(area: str, next_call: ToolHint, check: Awaitable[list[Findin
 
 
 async def read_in_time(read: Awaitable[Any]) -> Any:
-    """One of many reads: a node that hangs must not use up the time of all others."""
+    """Read with a short timeout, so that a node that hangs does not use up the time of the others."""
     try:
         async with asyncio.timeout(READ_SECONDS):
             return await read

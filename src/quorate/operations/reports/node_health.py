@@ -46,7 +46,7 @@ async def _of_every_node(
 
 
 async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
-    """Those of the last day, the same kind on the same node once, with the newest of them."""
+    """Failed tasks of the last day, grouped by kind and node, each with the newest."""
     since = int(pve_time(pve)) - DAY
 
     async def read(node: str) -> Any:
@@ -77,7 +77,7 @@ def failure_of(node: str, kind: str, tasks: list[dict[str, Any]]) -> Finding:
 
 
 async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
-    """As of the node's last look at its package sources."""
+    """As of the node's last package list refresh."""
 
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/apt/update")
@@ -87,7 +87,7 @@ async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
 
 
 def waiting_updates(answers: dict[str, list[dict[str, Any]]]) -> list[Finding]:
-    """Of these nodes, those with the same packages together."""
+    """Group nodes that wait for the same packages."""
     found = []
     alike: dict[tuple[str, ...], list[str]] = {}
     for node, packages in answers.items():
@@ -112,7 +112,9 @@ def ending_certificates(answers: dict[str, list[dict[str, Any]]], now: float) ->
     for node, listed in answers.items():
         for each in listed:
             if each.get("notafter") and int(each["notafter"]) - now < CERTIFICATE_DAYS * DAY:
-                ending.setdefault(str(each.get("fingerprint")), (each, []))[1].append(node)  # a CA is everybody's
+                ending.setdefault(str(each.get("fingerprint")), (each, []))[1].append(
+                    node
+                )  # the CA belongs to no single node
     return [_ending(each, nodes, now) for each, nodes in ending.values()]
 
 

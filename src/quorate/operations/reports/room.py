@@ -23,7 +23,7 @@ class Room:
     memory: int
     memory_used: int
     memory_given: int
-    """To running guests; ballooning and sharing aside, they may all use it."""
+    """Assigned to running guests; without ballooning and sharing, they may all use it."""
     guests_use: int
     cores_given: float
 
@@ -71,7 +71,7 @@ class StorageRoom:
     promised: int = 0
     """The full size of all volumes; 0 where that is not known or nothing can be promised twice."""
     hidden: bool = False
-    """These credentials cannot see what it has promised."""
+    """Whether these credentials cannot see what it has promised."""
 
     async def read_promises(self, pve: Cluster) -> None:
         """Without Datastore.Allocate PVE leaves volumes out of the list, and a part of the promises misleads."""

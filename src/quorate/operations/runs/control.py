@@ -30,7 +30,7 @@ COLUMNS = ("run", "kind", "state", "what", "started", "now")
 WAIT_INTERVAL = 1.0
 WAITS_FOR_WORKER = "waiting for a worker"
 OUTPUT = "output"
-"""In the report of a run: what its commands printed."""
+"""The key of command output in the report of a run."""
 _NOT_SHOWN = Advice("It is not shown here", RUN_GET(inside=True))
 
 RunRef = Annotated[str, Meta(description="Id of the run")]
@@ -186,7 +186,7 @@ def _risk_of(run: Run) -> Risk | None:
 
 
 def as_call(bound: Bound) -> Call:
-    """What was refused as outside the bounds, as the call it was."""
+    """The call that was refused because it is outside the bounds."""
     name = bound.target if bound.target != "*" else ""
     params = {key: values[0] for key, values in bound.params.items()}
     parts = bound.path.split("/")
@@ -196,7 +196,7 @@ def as_call(bound: Bound) -> Call:
 
 
 def describe(run: Run, lines: int, *, lacks_worker: bool) -> dict[str, Any]:
-    """A run for its readers."""
+    """A run as its readers see it."""
     left = len(run.log) - lines
     return {
         "run": run.id,
@@ -243,7 +243,7 @@ async def _visible(
 
 
 def describe_progress(run: Run) -> str:
-    """What a run does or waits for, in one line; empty if nothing is to be said."""
+    """What a run does or waits for, in one line; may be empty."""
     if run.current:
         return "; ".join(one.says for one in run.current.values())
     if run.state is RunState.WAITING:

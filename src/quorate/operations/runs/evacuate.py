@@ -214,7 +214,7 @@ class Evacuation:
         return todo if work.aborting else [*todo, *await self._arrived_since(work)]
 
     async def _arrived_since(self, work: Work) -> list[Resource]:
-        """Guests that nobody was asked about. Moving them is outside the bounds, so the run pauses and asks."""
+        """Guests that were not part of the approval. Moving them is outside the bounds, so the run pauses and asks."""
         scope = work.scope
         if not scope["node"]:
             return []

@@ -28,7 +28,7 @@ class Step:
     arguments: Mapping[str, Any]
     summary: str
     cluster: str = ""
-    """Where, if not in the run's own cluster."""
+    """The cluster, if not the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,5 +157,5 @@ def remember_failure(run: Run, key: str, result: StepResult) -> None:
 
 
 def editable(run: Run) -> Run:
-    """A copy by way of what the store would keep: a fifth of the time of a deep copy."""
+    """A copy through the stored form, which takes a fifth of the time of a deep copy."""
     return decode_run(encode_run(run))

@@ -19,7 +19,7 @@ from quorate.state.runs import Bound, Run, literal
 NO_NODE = "no other node is online"
 _MOVE = "move-"
 _OBJECTIONS = (BadArgument, Conflict, NotFound, ParameterRejected)
-"""What speaks against one target. Anything else, such as no answer, speaks against deciding now."""
+"""Problems that rule out one target. Any other, such as no answer, means that nothing can be decided now."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ async def _free_memory(pve: Cluster, nodes: Collection[str], coming: Mapping[str
 async def place_all(
     pve: Cluster, rows: Iterable[Resource], nodes: Collection[str], *, with_local_disks: bool
 ) -> list[Placement]:
-    """Largest first, each in addition to those that were placed before."""
+    """Place guests, largest first, each on top of those placed before."""
     coming: dict[str, int] = {}
     found = []
     for row in sorted(rows, key=lambda one: (-one.maxmem, one.vmid)):
@@ -99,7 +99,7 @@ def calls_of(placements: Sequence[Placement]) -> tuple[Call, ...]:
 
 
 def bound_of(row: Resource, to: Collection[str], *, with_local_disks: bool) -> Bound:
-    """With its name: another guest that gets the id in the meantime was not approved."""
+    """The arguments with its name, because another guest that gets the id in the meantime was not approved."""
     is_vm = row.type == "qemu"
     return Bound(
         "POST",

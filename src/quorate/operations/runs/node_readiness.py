@@ -21,13 +21,13 @@ SERVICES = ("pve-cluster", "pvedaemon", "pveproxy", "pvestatd")
 @dataclass(slots=True)
 class Readiness:
     problems: list[str] = field(default_factory=list)
-    """A person has to look at these."""
+    """Problems that a person has to look at."""
     busy: list[str] = field(default_factory=list)
-    """Tasks that end in time."""
+    """Tasks that will end; the run waits for them."""
 
 
 async def preflight(pve: Cluster, node: str) -> Readiness:
-    """What speaks against taking the node down now."""
+    """What prevents taking the node down now."""
     found = Readiness()
     await _check_quorum(pve, node, found)
     await _check_ceph(pve, found)

@@ -29,7 +29,7 @@ RUN_SECONDS = 300.0
 API_PORT = 8006
 _CARD = re.compile(r"net\d+")
 _OWN_CERTIFICATES = ("pveproxy-ssl.pem", "pve-ssl.pem")
-"""What the API of a node shows; the first one that exists."""
+"""The certificates that a node's API may present; the first that exists is used."""
 
 Mapped = Annotated[str, Meta(description="One name, or old:new,…; default: the same names")]
 ToCluster = Annotated[str, Meta(description="Name of the other cluster")]
@@ -279,7 +279,7 @@ def _pairs(text: str | None) -> list[tuple[str, str]]:
 
 
 async def _endpoint(remote: Cluster, node: str) -> str:
-    """Address, token and fingerprint of the other side. The fingerprint comes over our own trusted connection."""
+    """Address, token and fingerprint of the other side. The fingerprint is read over the trusted connection."""
     connection = remote.connection
     if not isinstance(connection.credentials, Token):
         raise Conflict(

@@ -164,7 +164,7 @@ class RestoreDrill:
     name: str = KIND
 
     async def next(self, work: Work) -> Next:
-        """The first backup that is not finished decides; what it left behind goes before the next one begins."""
+        """Work on the first unfinished backup; what it left behind is removed before the next one begins."""
         for number, item in enumerate(work.scope[ITEMS]):
             state = work.memory.setdefault(ITEMS, {}).setdefault(str(number), {})
             if state.get("over"):
@@ -270,7 +270,7 @@ class RestoreDrill:
         now = work.pve.clock.time()
         begun = float(state.setdefault("booting_since", now))
         agent = guest.is_vm and values.is_on(values.parse(str(config.get("agent", "0")), "enabled").get("enabled", "0"))
-        if not agent and guest.is_vm and _has_screen(config):  # a screen with something on it is all there is to see
+        if not agent and guest.is_vm and _has_screen(config):  # a screen that is not blank is the only evidence
             if now - begun < min(60.0, float(work.scope["boot_seconds"])):
                 return Next(waits_for=f"{guest} boots without an agent", seconds=15.0)
             state["booted"] = "its screen"

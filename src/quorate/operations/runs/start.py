@@ -51,7 +51,7 @@ async def closed_clusters(runs: Iterable[Run], other_cluster: OtherCluster) -> s
 
 
 def is_visible(run: Run, pve: Cluster, blank: Callable[[str], str]) -> bool:
-    """A run for certain guests is as hidden as they are; of others, such as an evacuation, parts are blanked."""
+    """A run for certain guests is as hidden as they are; parts of others, such as an evacuation, are blanked."""
     return run.is_of(pve.name, pve.endpoints) and blank(run.title) == run.title
 
 
@@ -66,7 +66,7 @@ class Outline:
     """The run in one line, the same for the same targets: an approval is bound to it."""
     scope: Mapping[str, Any]
     bounds: Callable[[str], Sequence[Bound]]
-    """By the id of the run, which is part of the names of what it creates."""
+    """The bounds, given the id of the run, which is part of the names of what it creates."""
     target: Target | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str | Wording, ...] = ()

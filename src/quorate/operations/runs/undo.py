@@ -83,7 +83,7 @@ def _replaced_values(entry: Mapping[str, Any], number: int) -> dict[str, list[An
 async def _undo(
     pve: Cluster, entry: Mapping[str, Any], wire: Mapping[str, Any], before: Values, after: Values
 ) -> Call | None:
-    """The call that sets everything back; None if nothing has changed."""
+    """The call that restores everything; None if nothing has changed."""
     if "revert" in wire.get("params", {}):
         raise _refusal(entry, "it dropped pending changes, which are not recorded")
     method, path, target = str(wire["method"]), str(wire["path"]), None

@@ -38,7 +38,7 @@ LONGEST_SHOWN = 8 * 1024
 END_SHOWN = 2 * 1024
 LAST_LINES = 20
 LAST_LINES, LONGEST_EXCERPT = 5, 1000
-"""Of its last lines: how many go into the error message, and how long they may be."""
+"""How many of its last lines go into the error message, and how long they may be."""
 
 
 @operation(

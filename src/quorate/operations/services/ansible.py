@@ -38,7 +38,7 @@ async def check(
     homelab: Homelab, machine: Machine, template: Template, given: Mapping[str, Any], tags: Sequence[str],
     seconds: float, report: Report | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """In check mode: what would be changed, with the differences."""
+    """Run in check mode: what would change, with a diff."""
     chosen = await _choose_settings(homelab, machine, template, given)
     if chosen.references:
         raise Refused(
@@ -139,7 +139,7 @@ def _ansible(template: Template) -> Ansible:
 
 
 SPARE_SECONDS = 5.0
-"""For the message of a playbook that takes too long."""
+"""Reserved for reporting that a playbook takes too long."""
 Tags = Annotated[list[str], Meta(description="Only tasks with one of these tags")]
 
 

@@ -41,7 +41,7 @@ async def install(
         Verdict,
         check_requirements,
         collect_requirements,
-    )  # many parsers, for those who need them
+    )  # imported late: it needs many parsers
 
     command = await find_compose(machine)
     if command is None and not docker:
@@ -196,6 +196,6 @@ class Rollout:
 
 
 def describe_command(line: tuple[str, ...], template: Template, chosen: ChosenSettings) -> str:
-    """What is done, as a line; the settings that are no secrets belong to what is agreed to."""
+    """The step as a command line; settings that are not secret are part of what is approved."""
     settings = " ".join(f"{name}={value}" for name, value in chosen.without_secrets.items())
     return f"{' '.join(line)} (template {digest(template)}; {settings})"

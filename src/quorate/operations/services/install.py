@@ -137,7 +137,7 @@ async def service_uninstall(
 
 
 async def _method(homelab: Homelab, machine: Machine, template: Template) -> Method:
-    """As it was installed, else the usual one."""
+    """The method that it was installed with, else the default."""
     entry = await Installations(homelab.store).find(machine_ref(machine), template.id)
     return entry.method if entry else template.method()
 

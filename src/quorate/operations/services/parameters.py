@@ -50,12 +50,12 @@ def bind_secrets(plan: Plan, references: Collection[str], host: str) -> Plan:
 def install_exclusively(
     homelab: Homelab, entry: Installation, work: Work, hidden: tuple[str, ...] = (), old: Installation | None = None
 ) -> Perform:
-    """Work that puts a service there, in place of `old`."""
+    """Install a service in place of `old`, as work that only one server does at a time."""
     return work_exclusively(homelab, entry.host, entry.service, with_record(homelab, entry, work, old), hidden)
 
 
 def with_record(homelab: Homelab, entry: Installation, work: Work, old: Installation | None = None) -> Work:
-    """The record says that it was begun, and then how it went."""
+    """Record in the ledger that the work has begun, then how it ended."""
     ledger = Installations(homelab.store)
 
     async def run_recorded(report: Report) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def work_exclusively(homelab: Homelab, host: str, service: str, work: Work, hidd
 
 
 async def _keep_renewing(ledger: Installations, claim: str) -> None:
-    """As long as this server runs, no other takes over the work."""
+    """Renew the claim, so that no other server takes over the work while this one runs."""
     while True:
         await asyncio.sleep(RENEW_SECONDS)
-        with contextlib.suppress(Problem):  # a database that is away for a moment
+        with contextlib.suppress(Problem):  # the database may be unavailable for a moment
             await ledger.renew_work(claim)

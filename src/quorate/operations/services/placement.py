@@ -79,7 +79,7 @@ async def _guest_plan(cluster: Cluster, kind: str, template: Template, place: Gu
 
 
 def _default_settings(kind: str, template: Template) -> dict[str, Any]:
-    """What the service needs, and something for the system around it."""
+    """What the service needs, plus a reserve for the system."""
     memory = bytes_of(template.needs.memory) // MEBIBYTE
     if kind == "vm":
         return {"name": template.id, "agent": True, "memory": max(2048, memory + 512)}
@@ -127,7 +127,7 @@ class _Journey:
         try:
             await asyncio.wait({whole, made}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            whole.cancel()  # only the waiting for it
+            whole.cancel()  # cancels only the waiting
             raise
         finally:
             made.cancel()
@@ -187,7 +187,7 @@ def _describe(call: Call) -> str:
 
 
 async def _wait_until_reachable(homelab: Homelab, cluster: Cluster, vmid: int, report: Report) -> Machine:
-    """Once it takes commands."""
+    """Wait until the guest accepts commands."""
     end = homelab.clock.monotonic() + ENTER_SECONDS
     while True:
         cluster.inventory.forget()

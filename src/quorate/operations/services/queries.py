@@ -121,7 +121,7 @@ async def service_check(
         Verdict,
         check_requirements,
         collect_requirements,
-    )  # many parsers, for those who need them
+    )  # imported late: it needs many parsers
 
     one = template_of(homelab, service)
     require_known(one, settings or {})
@@ -189,7 +189,7 @@ async def service_status(
 
 
 async def services_on(homelab: Homelab, machine: Machine) -> tuple[list[dict[str, Any]], int]:
-    """The status of those that were installed there, and how many are left out."""
+    """The status of the services installed there, and how many are left out."""
     where = machine_ref(machine)
     known = load_catalogue(homelab.settings.catalogue).services
     entries = [entry for entry in await Installations(homelab.store).everything() if entry.host == where]
@@ -236,7 +236,7 @@ async def _status(homelab: Homelab, machine: Machine, template: Template, entry:
 async def _resolve_interrupted_entry(
     homelab: Homelab, machine: Machine, template: Template, entry: Installation
 ) -> Installation:
-    """The server that was doing it has died: the host shows how far it got, and the record is updated."""
+    """Update the record of work whose server has died by what the host shows."""
     if entry.method == "compose":
         found = await _status_or_reason(compose.status(homelab, machine, template))
         if found["state"] == "not known":
@@ -277,7 +277,7 @@ def _describe_host(entry: Installation, gone: str) -> str:
 
 
 def _settings(one: Template) -> list[list[Any]]:
-    """Rows, not fields: under its own name, what is said about a password would be taken for one."""
+    """Rows, not fields: a field named after a password would be redacted like one."""
     return [
         [
             name,

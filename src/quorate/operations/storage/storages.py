@@ -55,7 +55,7 @@ async def _refresh_unreported_storages(pve: Cluster, groups: dict[tuple[str, str
         if all(place.status != "available" for place in places)
     }
     for node in sorted({node for node in silent.values() if node}):
-        with suppress(Problem):  # then it stays unknown
+        with suppress(Problem):  # its state stays unknown
             fresh = {row.storage: row for row in await pve.inventory.fresh_storages(node)}
             for key in (key for key, where in silent.items() if where == node and key[0] in fresh):
                 groups[key] = [fresh[key[0]] if place.node == node else place for place in groups[key]]

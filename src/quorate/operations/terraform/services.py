@@ -82,7 +82,7 @@ async def terraform_apply(
 
 
 def _own(at: Workspace, machine: Machine, plans: list[str]) -> str:
-    """The one that was made for this host."""
+    """The plan that was made for this host."""
     if len(plans) == 1:
         return plans[0]
     own = [one for one in plans if at.has(one)]

@@ -95,7 +95,7 @@ def _config_reader(guest: Guest) -> Any:
 def _blocks(
     everyone: list[Guest], offset: int, read: list[tuple[Guest, dict[str, Any] | Problem]]
 ) -> tuple[list[Block | str], dict[str, str]]:
-    """A resource and its import for each. Names are given in the order of all, so that pages do not give one twice."""
+    """A resource and its import for each. Names are assigned in overall order, so that no page repeats one."""
     names = Names()
     named = {guest.vmid: names.fresh(guest.row.name, guest.vmid) for guest in everyone[: offset + len(read)]}
     blocks: list[Block | str] = []

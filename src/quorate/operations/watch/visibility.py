@@ -81,7 +81,7 @@ class Visibility:
         return self._blank_finding(replace(finding, seen_as=msgspec.structs.replace(seen, subjects=subjects)), found)
 
     def _blank_finding(self, finding: Finding, *filters: _Filter) -> Finding:
-        """Without words about what these hide, in the note of its acknowledgement, too."""
+        """The finding with hidden names blanked, in the note of its acknowledgment, too."""
         for one in filters if any(one.view is not None for one in filters) else ():
             seen, blank = finding.seen_as, one.blank
             visible = msgspec.structs.replace(
@@ -97,7 +97,7 @@ class Visibility:
 def _blank_value(value: Any, blank: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return blank(value)
-    if type(value) is int:  # the id of a guest, perhaps
+    if type(value) is int:  # it may be a vmid
         return value if blank(text := f"guest {value}") == text else BLANK
     if isinstance(value, dict):
         return {blank(name): _blank_value(one, blank) for name, one in value.items()}

@@ -30,7 +30,7 @@ from quorate.operations.workloads.queries import COMPOSE, EngineChoice, Name, de
 from quorate.problems import BadArgument, Conflict, NotFound
 
 LEAST_MEMORY = 6 * 1024**2
-"""Docker takes no less."""
+"""Docker's minimum."""
 
 
 def _deploy_risk(arguments: Mapping[str, Any]) -> Risk:
@@ -243,7 +243,7 @@ def _memory(text: str | None) -> int | None:
 
 
 def _id(old: Workload) -> str:
-    """Which one of that name: an approval is for this one, not for another that comes in its place."""
+    """Its id, because an approval is for this one, not for another of the same name."""
     return f"({old.id[:12]})"
 
 
@@ -284,7 +284,7 @@ async def _fetches(engine: Engine, spec: Spec) -> bool:
 
 
 def _line(engine: Engine, spec: Spec) -> str:
-    """What is done, as a command line; of the environment only the names."""
+    """The step as a command line, with only the names of environment variables."""
     parts = [engine.name, "run", "--name", spec.name, "--restart", spec.restart]
     for flag, values in (("--publish", spec.ports), ("--volume", spec.mounts), ("--env", spec.env)):
         parts += [part for one in values for part in (flag, str(one))]

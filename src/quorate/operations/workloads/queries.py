@@ -115,7 +115,7 @@ async def workload_logs(
 ) -> dict[str, Any] | Table:
     """The last lines that workloads have printed; of LXD and Incus, the console."""
     begin = None if since is None else parse_moment(since, now=homelab.clock.time())
-    given = [request.name(one) for one in ([name] if isinstance(name, str) else name)]  # they become parts of paths
+    given = [request.name(one) for one in ([name] if isinstance(name, str) else name)]  # they become part of a path
     asked = _LogQuery(homelab, given, isinstance(name, str), engine, begin)
     chosen = await select(homelab, host)
     if chosen.several:
@@ -132,7 +132,7 @@ class _LogQuery:
     begin: float | None
 
     async def answer(self, machine: Machine, lines: int) -> dict[str, Any] | Table:
-        """Of a single workload its lines, of a list or a project a table."""
+        """The lines of a single workload, or a table for a list or a project."""
         names = await self._members(machine)
         if names != self.names or not self.may_be_project:
             return await self.table(machine, lines)
@@ -141,7 +141,7 @@ class _LogQuery:
         return about | ({"log": printed} if printed else {"note": "It has printed nothing"})
 
     async def brief_table(self, machine: Machine, lines: int) -> Table:
-        """Among several hosts: long lines are cut. Raises a Problem if none of the workloads can be read."""
+        """The lines for a table of several hosts, cut to fit. Raises a Problem if no workload can be read."""
         table = await self.table(machine, lines)
         if not table.rows and (silent := table.facts.get("no_answer")) and len(silent) == len(self.names):
             raise NotFound(next(iter(silent.values())))
@@ -188,7 +188,7 @@ def _time(text: str) -> str:
 
 
 def describe_workload(one: Workload) -> dict[str, Any]:
-    """What is known of it, without what is empty."""
+    """The known facts, without empty ones."""
     facts = {
         "name": one.name,
         "engine": one.engine,
