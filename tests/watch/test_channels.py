@@ -17,7 +17,7 @@ from quorate.config import Approval
 from quorate.config.rules import Hours
 from quorate.config.watch import ChannelSettings, Digest, WatchSettings
 from quorate.secret import Secret
-from quorate.state.findings import Next, Observation
+from quorate.state.findings import NextCall, Observation
 from quorate.state.runs import Run, RunState, RunStore
 from quorate.state.store import StateUnavailable
 from quorate.watch.watch import Watch
@@ -27,7 +27,7 @@ from tests.watch.conftest import Watched, watching
 
 pytestmark = pytest.mark.anyio
 
-TROUBLE = Observation("node-down", "node pve1", "critical", "Node pve1 is offline", "view", next=Next("node_list"))
+TROUBLE = Observation("node-down", "node pve1", "critical", "Node pve1 is offline", "view", next=NextCall("node_list"))
 
 
 def channel(name: str, type: str, receiver: HttpReceiver, **more: Any) -> ChannelSettings:

@@ -31,7 +31,7 @@ _COLUMNS = (
 )
 
 
-class Next(msgspec.Struct, frozen=True, omit_defaults=True):
+class NextCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool that shows or fixes it, in a form that can be stored."""
 
     tool: str
@@ -56,7 +56,7 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
     subjects: tuple[str, ...] = ()
     """The guests or nodes that share it; a new one among them is worth another message."""
     evidence: dict[str, Any] = {}
-    next: Next = Next("")
+    next: NextCall = NextCall("")
     link: str = ""
     """The page where a person sees or decides it, never one that carries the decision."""
 

@@ -87,7 +87,7 @@ class Filters:
         return (self.since is None or time >= self.since) and (self.until is None or time < self.until)
 
 
-class Home(Protocol):
+class TrailStorage(Protocol):
     """Where the records are kept."""
 
     place: str
@@ -158,22 +158,22 @@ class Writes:
 
 
 class AuditTrail:
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, storage: TrailStorage) -> None:
+        self._storage = storage
         self.writes = Writes()
 
     @property
     def place(self) -> str:
-        return self._home.place
+        return self._storage.place
 
     @property
     def name(self) -> str:
-        return self._home.name
+        return self._storage.name
 
     async def ensure_writable(self) -> None:
         """Raises AuditUnwritable: changes that cannot be recorded are not made."""
         try:
-            await self._home.ensure_writable()
+            await self._storage.ensure_writable()
         except (OSError, StateUnavailable) as error:
             raise self.unwritable("so nothing is changed", error) from None
 
@@ -183,16 +183,16 @@ class AuditTrail:
 
     async def verify(self) -> Verification:
         """Whether the chain is intact, or where it breaks first and how."""
-        lines, head = await self._home.whole()
+        lines, head = await self._storage.whole()
         return await chain.verify(lines, head)
 
     async def append(self, entry: Mapping[str, Any]) -> None:
         """Write one record to disk. Raises OSError or StateUnavailable if that fails."""
-        await self._home.append(limit_size(entry))
+        await self._storage.append(limit_size(entry))
 
     async def newest_first(self) -> AsyncIterator[dict[str, Any]]:
         """Every readable record, newest first."""
-        async for line in self._home.newest_first():
+        async for line in self._storage.newest_first():
             if (entry := chain.parse_line(line)) is not None:
                 yield entry
 
@@ -232,7 +232,7 @@ class AuditTrail:
                     yield _csv_line(_cells(entry))
             return
         wanted = {entry[CHANGE] async for entry in self._oldest_first() if CHANGE in entry and filters.accept(entry)}
-        lines, _ = await self._home.whole()
+        lines, _ = await self._storage.whole()
         async for line in lines:
             found = chain.parse_line(line)
             if found is not None and (found[CHANGE] in wanted if CHANGE in found else filters.accept(found)):
@@ -274,7 +274,7 @@ class AuditTrail:
         return late
 
     async def _read_entries(self) -> AsyncIterator[dict[str, Any]]:
-        lines, _ = await self._home.whole()
+        lines, _ = await self._storage.whole()
         async for line in lines:
             if (entry := chain.parse_line(line)) is not None:
                 yield entry

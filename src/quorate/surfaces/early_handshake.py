@@ -59,11 +59,11 @@ async def open_conversation(
     """Answer what the cache knows until the server is loaded, or until a message needs it."""
     opening = Opening(lines, writer, cache)
     if cache:
-        await _Early(opening, cache, load).run()
+        await _CachedHandshake(opening, cache, load).run()
     return opening
 
 
-class _Early:
+class _CachedHandshake:
     def __init__(self, opening: Opening, cache: HandshakeCache, load: Callable[[], None]) -> None:
         self._opening = opening
         self._cache = cache

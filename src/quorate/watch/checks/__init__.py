@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorate.operations.reports.findings import Finding
-from quorate.state.findings import Next, Observation
+from quorate.state.findings import NextCall, Observation
 
 
 def to_observation(finding: Finding, source: str, **evidence: object) -> Observation:
@@ -17,5 +17,5 @@ def to_observation(finding: Finding, source: str, **evidence: object) -> Observa
         source=source,
         subjects=finding.subjects,
         evidence={name: value for name, value in evidence.items() if value not in (None, "")},
-        next=Next(call.tool, dict(call.arguments)),
+        next=NextCall(call.tool, dict(call.arguments)),
     )

@@ -8,7 +8,7 @@ from quorate.config.watch import WatchSettings
 from quorate.hints import RUN_GET
 from quorate.operations.units import moment
 from quorate.state.approvals import Approval
-from quorate.state.findings import Next, Observation
+from quorate.state.findings import NextCall, Observation
 from quorate.state.freeze import FreezeState
 from quorate.state.runs import Run, RunState
 
@@ -26,7 +26,7 @@ def approvals(waiting: list[Approval], settings: WatchSettings) -> Iterator[Obse
             severity="warning",
             what=f"{one.caller} asks on {one.cluster}: {one.summary}",
             evidence={"cluster": one.cluster, "tool": one.tool, "risk": one.risk, "expires": moment(one.expires).value},
-            next=Next("", text=f"Decide on the page, or with `quorate approvals show {one.id}` at a terminal"),
+            next=NextCall("", text=f"Decide on the page, or with `quorate approvals show {one.id}` at a terminal"),
             link=page(settings, f"/approvals/{one.id}"),
         )
 
@@ -43,7 +43,7 @@ def runs(stopped: Sequence[Run], now: float, settings: WatchSettings) -> Iterato
             what=f"Run {one.id} on {one.cluster} {'is paused' if one.state is RunState.PAUSED else 'failed'}: "
             f"{one.title}" + (f" ({one.reason})" if one.reason else ""),
             evidence={"cluster": one.cluster, "state": one.state.value},
-            next=Next(RUN_GET.tool, {"run": one.id}),
+            next=NextCall(RUN_GET.tool, {"run": one.id}),
             link=page(settings),
         )
 
@@ -55,7 +55,7 @@ def freeze(frozen: FreezeState | None, settings: WatchSettings) -> Iterator[Obse
             target="",
             severity="warning",
             what=f"All changes are frozen {frozen}",
-            next=Next("", text="The operator lifts it with `quorate unfreeze`"),
+            next=NextCall("", text="The operator lifts it with `quorate unfreeze`"),
             link=page(settings),
         )
 
@@ -69,7 +69,7 @@ def channels(failing: Mapping[str, tuple[int, str]]) -> Iterator[Observation]:
                 target=f"channel {name}",
                 severity="critical",
                 what=f"Messages on channel {name} failed {times} times in a row: {why}",
-                next=Next("", text=f"Check it with `quorate watch test {name}`"),
+                next=NextCall("", text=f"Check it with `quorate watch test {name}`"),
             )
 
 

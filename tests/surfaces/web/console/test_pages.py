@@ -10,7 +10,7 @@ import pytest
 from quorate.config import Approval
 from quorate.config.rules import Policy, Rule
 from quorate.operations.units import moment
-from quorate.state.findings import Findings, Next, Observation
+from quorate.state.findings import Findings, NextCall, Observation
 from quorate.state.freeze import Freeze
 from quorate.surfaces.web.console.templates import ago, span
 from tests.rigs.console import PASSPHRASE, browser, console, form_with, forms_of
@@ -209,7 +209,9 @@ async def test_a_run_shows_its_progress_and_can_be_paused_and_resumed(tmp_path):
 
 
 async def test_a_finding_is_acknowledged_from_its_page(tmp_path):
-    trouble = Observation("node-down", "node pve1", "critical", "Node pve1 is offline", "view", next=Next("node_list"))
+    trouble = Observation(
+        "node-down", "node pve1", "critical", "Node pve1 is offline", "view", next=NextCall("node_list")
+    )
     async with console(tmp_path, toolsets=("all", "homelab")) as quorate, browser(quorate) as person:
         findings = Findings(quorate.rig.app.store)
         await findings.observe("demo", [trouble], lambda _: True)
