@@ -108,7 +108,7 @@ class Person:
         return ElicitResult(action="accept", content={"typed": self.typed})
 
 
-def asking(tmp_path: Path, **more: Any) -> Any:
+def root_client(tmp_path: Path, **more: Any) -> Any:
     return rig(tmp_path, approval=Approval.ASK, **more)
 
 
@@ -355,7 +355,7 @@ async def test_a_forged_trail_is_found(tmp_path: Path, forgery: str) -> None:
 
 @tries("a used approval is used again")
 async def test_an_approval_works_once(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         both = await asyncio.gather(*(quorate.call("guest_stop", guest=VM, wait=0) for _ in range(2)))
         assert [method for method, _ in writes(quorate)] == ["POST"], [text_of(one) for one in both]
@@ -402,7 +402,7 @@ LIKE_THE_APPROVED: tuple[dict[str, Any], ...] = (
 async def test_arguments_that_only_look_the_same_need_a_yes_of_their_own(
     tmp_path: Path, arguments: dict[str, Any]
 ) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, "guest_delete", guest=STOPPED)
         assert (await quorate.call("guest_delete", **arguments, wait=0)).is_error
         assert STOPPED in quorate.sim.world.guests
@@ -416,7 +416,7 @@ LOOK_ALIKES = ("\uff11\uff10\uff18", "108\u200b", "test\u2010vm", "t\u0435st-vm"
 @tries("a name that only looks like the approved one")
 @pytest.mark.parametrize("name", LOOK_ALIKES, ids=ascii)
 async def test_a_look_alike_is_no_name_of_the_guest(tmp_path: Path, name: str) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, "guest_delete", guest="test-vm")
         assert (await quorate.call("guest_delete", guest=name, wait=0)).is_error
         renamed(quorate, STOPPED, name)  # and a guest with such a name is not the approved one
@@ -426,7 +426,7 @@ async def test_a_look_alike_is_no_name_of_the_guest(tmp_path: Path, name: str) -
 
 @tries("the target is renamed after the approval")
 async def test_a_yes_is_void_when_the_guest_gets_another_name(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, "guest_delete", guest=STOPPED)
         renamed(quorate, STOPPED, "precious")
         await still_waits(quorate, "guest_delete", guest=STOPPED)
@@ -443,7 +443,7 @@ async def test_a_yes_is_void_when_the_guest_changes_while_the_person_thinks(
 ) -> None:
     """In the newer protocol the person is asked again about what is there now."""
     person = Person("test-vm", once=True)
-    async with asking(tmp_path, mode=mode, elicitation=person) as quorate:
+    async with root_client(tmp_path, mode=mode, elicitation=person) as quorate:
 
         def meanwhile() -> None:
             quorate.sim.world.guests[STOPPED].config.update(change)
@@ -458,7 +458,7 @@ async def test_a_yes_is_void_when_the_guest_changes_while_the_person_thinks(
 @tries("another guest is created under the same id after the approval")
 async def test_a_yes_is_not_for_another_guest_of_the_same_id_and_name(tmp_path: Path) -> None:
     async with (
-        asking(tmp_path) as quorate,
+        root_client(tmp_path) as quorate,
         second_server(quorate, tmp_path / "b.jsonl", approval=Approval.NONE) as other,
     ):
         await approved(quorate, "guest_delete", guest=STOPPED)
@@ -506,7 +506,7 @@ SMUGGLED: tuple[dict[str, Any], ...] = (
 @tries("the model approves through an argument")
 @pytest.mark.parametrize("smuggled", SMUGGLED, ids=str)
 async def test_no_argument_is_a_yes(tmp_path: Path, smuggled: dict[str, Any]) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         assert "no argument" in await quorate.refusal("guest_stop", guest=VM, wait=0, **smuggled)
         if "params" not in smuggled:
             nested = {"method": "POST", "path": STOP_VM, "params": smuggled, "wait": 0}
@@ -516,7 +516,7 @@ async def test_no_argument_is_a_yes(tmp_path: Path, smuggled: dict[str, Any]) ->
 
 @tries("the model approves through a tool")
 async def test_no_tool_answers_an_approval(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await quorate.refusal("guest_stop", guest=VM, wait=0)
         (row,) = await Approvals(quorate.app.store).list()
         for name in ("approve", "approvals", "approvals_approve", "approval_answer", "quorate_approve"):
@@ -532,7 +532,7 @@ async def test_no_tool_answers_an_approval(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_only_the_name_itself_is_a_yes(tmp_path: Path, mode: str) -> None:
     person = Person()
-    async with asking(tmp_path, mode=mode, elicitation=person) as quorate:
+    async with root_client(tmp_path, mode=mode, elicitation=person) as quorate:
         for typed in (
             "",
             "yes",
@@ -551,7 +551,7 @@ async def test_only_the_name_itself_is_a_yes(tmp_path: Path, mode: str) -> None:
 
 @tries("an old approval is saved for later")
 async def test_a_yes_does_not_keep(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         await quorate.clock.advance(APPROVED_SECONDS + 1)
         await still_waits(quorate, guest=VM)
@@ -559,7 +559,7 @@ async def test_a_yes_does_not_keep(tmp_path: Path) -> None:
 
 @tries("a denied request is repeated")
 async def test_a_no_holds_however_often_it_is_asked(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await quorate.refusal("guest_stop", guest=VM, wait=0)
         approvals = Approvals(quorate.app.store)
         await approvals.answer((await approvals.list())[0].id, False, "the operator", "no")
@@ -571,7 +571,7 @@ async def test_a_no_holds_however_often_it_is_asked(tmp_path: Path) -> None:
 
 @tries("a long parameter hides the destructive one")
 async def test_the_parameter_that_destroys_is_shown_behind_a_long_one(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         guest = quorate.sim.world.guests[108]
         params = {"description": "harmless " * 400, "delete": ",".join(["tags"] * 80 + ["scsi0"])}
         await quorate.refusal(
@@ -584,7 +584,7 @@ async def test_the_parameter_that_destroys_is_shown_behind_a_long_one(tmp_path: 
 @tries("a long parameter hides the destructive one")
 async def test_what_runs_is_shown_to_its_end_or_nobody_is_asked(tmp_path: Path) -> None:
     end = "-drive file=/dev/sdz"
-    async with asking(tmp_path, approve_changes=True) as quorate:
+    async with root_client(tmp_path, approve_changes=True) as quorate:
         config, agent = "/nodes/pve1/qemu/108/config", f"/nodes/pve2/qemu/{VM}/agent/exec"
         for method, path, params in (
             ("PUT", config, {"args": f"{'-no-shutdown ' * 30}{end}"}),
@@ -623,7 +623,7 @@ async def test_the_last_of_a_long_list_is_shown_and_so_is_where_a_guest_goes(tmp
             "host=198.51.100.7",
         ),
     )
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         for method, path, params, decisive in calls:
             said = await quorate.refusal("api_call", method=method, path=path, params=params, wait=0)
             assert "waits for" in said, said
@@ -644,7 +644,7 @@ async def test_what_could_run_is_not_hidden_from_the_person_who_approves(tmp_pat
         "echo '-----BEGIN A PRIVATE KEY-----'; {}",
         "curl http://me:$({})@host/",
     )
-    async with asking(tmp_path, approve_changes=True) as quorate:
+    async with root_client(tmp_path, approve_changes=True) as quorate:
         for shape in shapes:
             command = shape.format("qm${IFS}destroy")
             await quorate.refusal("guest_exec", guest=VM, command=command, wait=0)
@@ -679,7 +679,7 @@ async def test_what_a_command_on_a_node_reads_is_shown_to_the_person_who_approve
 
 @tries("a secret that the caller chose blanks out a part of the question")
 async def test_a_secret_that_occurs_elsewhere_is_refused_before_anyone_is_asked(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         guest = quorate.sim.world.guests[108]
         path = f"/nodes/{guest.node}/qemu/108/config"
         for secret in ("scsi0", str(guest.config["scsi0"]).split(",")[0], str(guest.config["name"])):
@@ -695,7 +695,7 @@ async def test_a_secret_that_occurs_elsewhere_is_refused_before_anyone_is_asked(
 
 @tries("the target that matters is lost in a long list")
 async def test_every_target_is_named_or_nobody_is_asked(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         running = [guest for guest in quorate.sim.world.guests.values() if guest.running]
         everything = [guest.vmid for guest in running]
         await quorate.refusal("guest_stop", guest=everything, wait=0)
@@ -710,7 +710,7 @@ async def test_every_target_is_named_or_nobody_is_asked(tmp_path: Path) -> None:
 
 @tries("a raw call shows less than its tool")
 async def test_a_raw_call_lists_the_same_losses_as_the_tool(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await quorate.refusal("guest_delete", guest=108, wait=0)
         node = quorate.sim.world.guests[108].node
         await quorate.refusal("api_call", method="DELETE", path=f"/nodes/{node}/qemu/108", wait=0)
@@ -722,7 +722,7 @@ async def test_a_raw_call_lists_the_same_losses_as_the_tool(tmp_path: Path) -> N
 
 @tries("the one request that matters is buried under many")
 async def test_a_caller_has_only_so_many_open_questions(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         texts = [
             await quorate.refusal("group_set", group=f"group{number}", wait=0) for number in range(MOST_PENDING + 1)
         ]
@@ -733,7 +733,7 @@ async def test_a_caller_has_only_so_many_open_questions(tmp_path: Path) -> None:
 @tries("a program answers in place of the operator")
 async def test_neither_a_pipe_nor_a_variable_nor_guessing_is_an_operator(tmp_path: Path) -> None:
     phrase = "a long enough passphrase"
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await quorate.refusal("guest_stop", guest=VM, wait=0)
         (row,) = await Approvals(quorate.app.store).list()
         guard = Passphrase(quorate.app.store)
@@ -833,7 +833,7 @@ PATH_TRICKS = (
 @tries("another spelling of a path in api_call")
 @pytest.mark.parametrize("access", [Access.OPERATE, Access.ADMIN])
 async def test_no_spelling_of_a_path_leads_around_the_gate(tmp_path: Path, access: Access) -> None:
-    async with asking(tmp_path, access=access) as quorate:
+    async with root_client(tmp_path, access=access) as quorate:
         for path in PATH_TRICKS:
             for method in ("POST", "PUT", "DELETE", "GET"):
                 answer = await quorate.call("api_call", method=method, path=path, wait=0)
@@ -845,7 +845,7 @@ async def test_no_spelling_of_a_path_leads_around_the_gate(tmp_path: Path, acces
 
 @tries("another tool reaches the same endpoint")
 async def test_a_yes_for_one_tool_is_none_for_another_and_each_needs_its_own(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         await still_waits(quorate, "api_call", method="POST", path=STOP_VM)
         await still_waits(quorate, "api_call", method="POST", path="/nodes/pve2/stopall", params={"vms": str(VM)})
@@ -866,7 +866,7 @@ async def test_what_a_parameter_makes_grave_needs_the_graver_yes(tmp_path: Path)
                             "overwrite": True}),
     )  # fmt: skip
     for access, told in ((Access.OPERATE, "needs admin"), (Access.ADMIN, "waits for")):
-        async with asking(tmp_path / access, access=access) as quorate:
+        async with root_client(tmp_path / access, access=access) as quorate:
             for tool, arguments in graver:
                 assert told in await quorate.refusal(tool, **arguments, wait=0), arguments
             assert writes(quorate) == []
@@ -907,7 +907,7 @@ async def test_a_limit_is_not_split_into_pieces(tmp_path: Path) -> None:
 
 @tries("one call for many guests")
 async def test_a_yes_for_one_guest_is_none_for_many(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         for guests in ([VM], [VM, 105], [VM, VM], [str(VM)], "104,105", "104 105", "*", "k3s-*"):
             assert (await quorate.call("guest_stop", guest=guests, wait=0)).is_error, guests
@@ -1261,7 +1261,7 @@ async def test_a_pattern_for_a_command_is_not_got_around(tmp_path: Path) -> None
     "an agent lifts the freeze",
 )
 async def test_while_changes_are_frozen_nothing_is_changed_and_no_tool_lifts_that(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         freeze = Freeze(quorate.app.store)
         await freeze.set("the operator", "moving house", quorate.app.audit)
@@ -1303,7 +1303,7 @@ async def test_a_name_or_a_line_of_a_log_cannot_flood_the_answer(tmp_path: Path)
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_question_shows_a_name_as_a_name(tmp_path: Path, mode: str) -> None:
     person = Person("yes")
-    async with asking(tmp_path, mode=mode, elicitation=person) as quorate:
+    async with root_client(tmp_path, mode=mode, elicitation=person) as quorate:
         renamed(quorate, VM, ORDER + TYPEABLE)
         assert "other than" in await quorate.refusal("guest_stop", guest=VM)
         await quorate.refusal(
@@ -1326,7 +1326,7 @@ async def test_the_question_shows_a_name_as_a_name(tmp_path: Path, mode: str) ->
 
 @tries("a name contains terminal control sequences")
 async def test_the_list_of_approvals_shows_a_name_as_a_name(tmp_path: Path) -> None:
-    async with asking(tmp_path) as quorate:
+    async with root_client(tmp_path) as quorate:
         renamed(quorate, VM, ORDER + TYPEABLE)
         await quorate.refusal("guest_stop", guest=VM, wait=0)
         (asked,) = await Approvals(quorate.app.store).list()

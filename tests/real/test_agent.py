@@ -27,7 +27,7 @@ SIMULATED = "/nodes/pve1/qemu/110/agent"
 
 
 @asynccontextmanager
-async def asking(lab: Lab) -> AsyncIterator[Api]:
+async def root_client(lab: Lab) -> AsyncIterator[Api]:
     async with lab.cluster() as sim, open_api(sim) as api:
         yield api
 
@@ -48,7 +48,7 @@ async def result(api: Api, agent: str, *argv: str, stdin: str | None = None) -> 
 
 
 async def test_a_command_runs_in_the_machine(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         found = await result(api, REAL, "/bin/sh", "-c", "hostname; cat; echo err >&2; exit 3", stdin="in\n")
         assert found == {
             "exited": 1,
@@ -61,7 +61,7 @@ async def test_a_command_runs_in_the_machine(lab: Lab):
 
 
 async def test_the_machine_tells_about_itself(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         assert (await api.get(f"{REAL}/get-host-name")).data == {"result": {"host-name": "vm"}}
         assert (await api.get(f"{REAL}/get-osinfo")).data["result"]["id"] == "debian"
         [root] = (await api.get(f"{REAL}/get-fsinfo")).data["result"]
@@ -71,14 +71,14 @@ async def test_the_machine_tells_about_itself(lab: Lab):
 
 
 async def test_systemd_runs_its_services(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         for action, state in (("start", "active\n"), ("stop", "inactive\n")):
             assert (await result(api, REAL, "systemctl", action, "napping"))["exitcode"] == 0
             assert (await result(api, REAL, "systemctl", "is-active", "napping"))["out-data"] == state
 
 
 async def test_a_file_of_several_pieces_is_read_whole(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         written = await result(api, REAL, "sh", "-c", "head -c 2500000 /dev/urandom > /tmp/big; md5sum < /tmp/big")
         read = (await api.get(f"{REAL}/file-read", file="/tmp/big", decode=0)).data
         assert (read["bytes-read"], "truncated" in read) == (2_500_000, False)
@@ -90,7 +90,7 @@ async def test_a_file_of_several_pieces_is_read_whole(lab: Lab):
 
 
 async def test_an_agent_that_is_gone_is_told_and_comes_back(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         with lab.vm.agent_stopped():
             refused = await execute(api, REAL, "true")
             assert (refused.status, refused.reason) == (500, "QEMU guest agent is not running")
@@ -98,7 +98,7 @@ async def test_an_agent_that_is_gone_is_told_and_comes_back(lab: Lab):
 
 
 async def test_a_machine_that_stands_still_does_not_answer_until_it_goes_on(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         with lab.vm.frozen():
             refused = await api.post(f"{REAL}/ping")
             assert (refused.status, refused.reason) == (500, "QEMU guest agent is not running")
@@ -118,7 +118,7 @@ async def test_a_machine_that_is_off_does_not_answer(lab: Lab, tmp_path: Path):
 
 
 async def test_many_ask_at_once_and_everybody_gets_his_own_answer(lab: Lab):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         found = await asyncio.gather(*(result(api, REAL, "/bin/echo", str(number)) for number in range(8)))
         assert [each["out-data"] for each in found] == [f"{number}\n" for number in range(8)]
 
@@ -169,7 +169,7 @@ BINARY = base64.b64encode("é€".encode() + b"\xff\x00\n").decode()
     ids=lambda questions: ", ".join(what for what, _ in questions),
 )
 async def test_the_simulated_agent_answers_as_the_real_one(lab: Lab, questions: list[tuple[str, Any]]):
-    async with asking(lab) as api:
+    async with root_client(lab) as api:
         version = (await api.get(f"{REAL}/info")).data["result"]["version"]
         simulated = api.cluster.world.guests[110]
         simulated.system = replace(simulated.system, agent_version=version)

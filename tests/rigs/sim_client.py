@@ -1,4 +1,4 @@
-"""Asking everything as root, whatever the requests before have done, with a clock that advances only where it must."""
+"""A root client for arbitrary requests, with a clock that advances only where needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorate.sim.clock import ManualClock
 from quorate.sim.world import World
 from tests.sim.api_client import Api, simulated_api
 
-_STUCK_SECONDS = 0.3  # real time after which a request is taken to wait for simulated time
+_STUCK_SECONDS = 0.3  # real seconds after which a request is assumed to wait for simulated time
 _LONGEST_TASK = 3600.0
 _PASSWORD = "a-password"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -24,7 +24,7 @@ _JSON = {"Content-Type": "application/json"}
 
 @dataclass(slots=True)
 class Reply:
-    """One answer; `body` is what its JSON says, or the text if it is none."""
+    """One answer; `body` is its JSON, or the text if it is not JSON."""
 
     status: int
     reason: str
@@ -35,8 +35,8 @@ class Reply:
         return self.body.get("data") if isinstance(self.body, dict) else None
 
 
-class Asker:
-    """A client that may do anything: root by ticket, or root's token where that is asked for."""
+class RootClient:
+    """A client with all privileges: root by ticket, or root's token on request."""
 
     def __init__(self, root: Api, token: Api) -> None:
         self._root = root
@@ -51,7 +51,7 @@ class Asker:
         return self._root.clock
 
     def restore_access(self) -> None:
-        """Undo whatever a request has done to root and to the nodes, so that the next one is heard."""
+        """Undo what a request has done to root and to the nodes, so that the next one is accepted."""
         _restore_root(self._root)
         for node in self.world.nodes.values():
             node.online = True
@@ -117,8 +117,8 @@ def _restore_root(api: Api) -> None:
 
 
 @asynccontextmanager
-async def asking(**options: Any) -> AsyncIterator[Asker]:
-    """A cluster with a driven clock, and a client that may ask it everything."""
+async def root_client(**options: Any) -> AsyncIterator[RootClient]:
+    """A cluster with a driven clock, and a root client."""
     async with simulated_api(**options) as token:
         _restore_root(token)
-        yield Asker(await token.as_user(ROOT, _PASSWORD), token)
+        yield RootClient(await token.as_user(ROOT, _PASSWORD), token)

@@ -127,20 +127,20 @@ def _shape(value: Any) -> Shape:
     return shape
 
 
-def _shape_differences(asked: SentRequest, place: str, recorded: Shape, given: Shape) -> Iterator[str]:
-    if is_host_specific(asked.template, asked.section, place):
+def _shape_differences(asked: SentRequest, path: str, recorded: Shape, given: Shape) -> Iterator[str]:
+    if is_host_specific(asked.template, asked.section, path):
         return
     if recorded.kinds != given.kinds:
-        yield f"{place or 'body'}: {_names(recorded.kinds)} -> {_names(given.kinds)}"
+        yield f"{path or 'body'}: {_names(recorded.kinds)} -> {_names(given.kinds)}"
         return
     for key in sorted(recorded.keys.keys() | given.keys.keys()):
-        inner = f"{place}.{key}".lstrip(".")
+        inner = f"{path}.{key}".lstrip(".")
         if key in recorded.keys and key in given.keys:
             yield from _shape_differences(asked, inner, recorded.keys[key], given.keys[key])
         elif not is_host_specific(asked.template, asked.section, inner):
             yield f"{inner}: missing" if key in recorded.keys else f"{inner}: not in PVE's answer"
     if recorded.elements is not None and given.elements is not None:
-        yield from _shape_differences(asked, f"{place}.[]".lstrip("."), recorded.elements, given.elements)
+        yield from _shape_differences(asked, f"{path}.[]".lstrip("."), recorded.elements, given.elements)
 
 
 def _task_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:

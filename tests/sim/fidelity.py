@@ -1,9 +1,9 @@
-"""The figures of the replay and of the scenarios with the known differences, as docs/simulator.md shows them.
+"""Agreement of replay and scenarios with PVE, and the known differences, as docs/simulator.md shows them.
 
-    python -m tests.sim.fidelity        replay, then bring the lists and the document up to date
+    python -m tests.sim.fidelity        replay, then update the lists and the document
 
-Reasons are written by hand into known_disagreements.json and known_scenario_differences.json; a new difference has
-none, and the tests ask for it.
+Reasons are added manually to known_disagreements.json and known_scenario_differences.json; the tests fail for a
+difference without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorate.pve.schema import NEWEST, facts
 from quorate.sim.http.routing import all_routes
 from tests import paths
 from tests.sim import scenarios
-from tests.sim.host_specific import PLACES
+from tests.sim.host_specific import HOST_SPECIFIC_PATHS
 from tests.sim.replay import Outcome, by_section, replay
 
 KNOWN = Path(__file__).with_name("known_disagreements.json")
@@ -52,7 +52,7 @@ def disagreements(outcomes: Sequence[Outcome]) -> dict[int, str]:
 def scenario_differences(outcomes: Sequence[scenarios.Outcome]) -> dict[int, str]:
     """By number of the step: the current differences."""
     return {
-        outcome.recorded.number: "; ".join(f"{aspect}: {told}" for aspect, told in outcome.differences.items())
+        outcome.recorded.number: "; ".join(f"{aspect}: {current}" for aspect, current in outcome.differences.items())
         for outcome in outcomes
         if not outcome.agrees
     }
@@ -104,7 +104,7 @@ def _disagreements(path: Path) -> list[str]:
 def _host_specific() -> list[str]:
     rows = ["### Not compared, because it belongs to the recorded host", ""]
     rows += ["| endpoint | field | why |", "|---|---|---|"]
-    return rows + [f"| `{place.template}` | `{place.place}` | {place.reason} |" for place in PLACES]
+    return rows + [f"| `{one.template}` | `{one.path}` | {one.reason} |" for one in HOST_SPECIFIC_PATHS]
 
 
 def _left_out() -> list[str]:
@@ -149,12 +149,12 @@ def _write_known(outcomes: Sequence[Outcome]) -> None:
 
 
 def _write_known_in_scenarios(outcomes: Sequence[scenarios.Outcome]) -> None:
-    known, told = known_disagreements(KNOWN_IN_SCENARIOS), scenario_differences(outcomes)
+    known, current = known_disagreements(KNOWN_IN_SCENARIOS), scenario_differences(outcomes)
     entries = [
         {
             "number": outcome.recorded.number,
             "request": outcome.recorded.title,
-            "differences": told[outcome.recorded.number],
+            "differences": current[outcome.recorded.number],
             "reason": known.get(outcome.recorded.number, {}).get("reason", ""),
         }
         for outcome in outcomes

@@ -1,8 +1,8 @@
 """Answers of the recorded machine that depend on its hardware and setup, not on PVE.
 
-The recordings come from a small single node in a virtual machine without disks of its own, without a journal, without
-a network to the outside and with stand-ins for some system services. Where that shows in an answer, it is listed here,
-with the reason, and only there the replay looks away.
+The recordings come from a small single node in a virtual machine without own disks, journal or external network, with
+replacements for some system services. Paths of answers where that shows are listed here with the reason; the replay
+ignores only these.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True, slots=True)
 class HostSpecific:
-    """One place in the answers of some endpoints.
+    """A path in the answers of some endpoints.
 
-    `template` is the endpoint's path with its placeholders (`*` matches anything). `place` is where in the body:
-    `data.[].foo` is the key foo of the elements of data. What is at the place, and whether it is there at all, depends
-    on the host; nothing at or below it is compared.
+    `template` is the endpoint's path with its placeholders (`*` matches anything). `path` is where in the body:
+    `data.[].foo` is the key foo of the elements of data. Its value and its presence depend on the host; nothing at or
+    below it is compared.
     """
 
     template: str
-    place: str
+    path: str
     reason: str
     only: str = ""  # the section of the recordings; "" for all
 
 
-PLACES: tuple[HostSpecific, ...] = (
+HOST_SPECIFIC_PATHS: tuple[HostSpecific, ...] = (
     HostSpecific(
         "/nodes/{node}/status",
         "data.boot-info.secureboot",
@@ -101,13 +101,13 @@ PLACES: tuple[HostSpecific, ...] = (
 )
 
 
-def is_host_specific(template: str, section: str, place: str) -> bool:
+def is_host_specific(template: str, section: str, path: str) -> bool:
     """Whether an answer of this endpoint may differ at this path."""
     return any(
         fnmatchcase(template, _literal(known.template))
-        and fnmatchcase(place, _literal(known.place))
+        and fnmatchcase(path, _literal(known.path))
         and known.only in ("", section)
-        for known in PLACES
+        for known in HOST_SPECIFIC_PATHS
     )
 
 

@@ -1,10 +1,9 @@
-"""Replays the recorded requests against the simulator and tells where its answers differ.
+"""Replays the recorded requests against the simulator and reports differences.
 
     python -m tests.sim.replay [--section NAME] [--verbose]
 
-All requests are sent in their order to one cluster, for each builds on what the ones before it have changed. What the
-two worlds call differently (UPIDs, secrets, process numbers, dates in file names) is learned from the answers and put
-into later requests.
+All requests are sent in order to one cluster, because each depends on the ones before. Names that differ between the
+two worlds (UPIDs, secrets, PIDs, dates in file names) are learned from the answers and used in later requests.
 """
 
 from __future__ import annotations
@@ -335,8 +334,8 @@ def report(outcomes: Sequence[Outcome], section: str | None, *, verbose: bool) -
 def _describe(outcome: Outcome, *, verbose: bool) -> Iterator[str]:
     recording = outcome.recording
     yield f"#{recording.number} [{recording.section}] {recording.label.strip()}: {recording.method} {recording.path}"
-    told = "; ".join(outcome.differences)
-    yield "    " + (told if verbose or len(told) <= 400 else f"{told[:400]} …")
+    text = "; ".join(outcome.differences)
+    yield "    " + (text if verbose or len(text) <= 400 else f"{text[:400]} …")
     if verbose:
         yield f"    sent     {recording.params}"
         yield f"    recorded {json.dumps(recording.answer.body)}"

@@ -202,7 +202,7 @@ def _lists_differ(expected: list[Any], data: Any, path: str) -> list[str]:
     if _are_rows(expected) and all(isinstance(row, dict) for row in data):
         return _rows_differ(expected[0], data, path)
     best = (min((_differ(one, item, f"{path}.[]") for one in expected), key=len) for item in data)
-    return [told[0] for told in best if told][:3]
+    return [differences[0] for differences in best if differences][:3]
 
 
 def _are_rows(expected: list[Any]) -> bool:
@@ -224,8 +224,8 @@ def _rows_differ(expected: dict[str, Any], rows: list[dict[str, Any]], path: str
         else:
             kinds = _alternatives(expected[key]["is"])
             for value in having:
-                told = min((_differ(kind, value, f"{path}.[].{key}") for kind in kinds), key=len)
-                found += [one for one in told if one not in found]
+                differences = min((_differ(kind, value, f"{path}.[].{key}") for kind in kinds), key=len)
+                found += [one for one in differences if one not in found]
     return found
 
 
@@ -238,9 +238,9 @@ def _alternatives(kinds: Any) -> list[Any]:
 
 
 def values_differ(expected: Any, data: Any, part: str | None, *, narrow: bool) -> str:
-    """In what the data does not have the recorded values; `part` names the part of it that was recorded, if one was.
+    """Differences from the recorded values; `part` names the recorded part of the data, if only one was.
 
-    A narrow request asks for what the scenario made and nothing else, so that there must be no further rows.
+    A narrow request covers only objects of the scenario, so there must be no further rows.
     """
     if isinstance(expected, bool):  # presence of a key, which the shape covers as well
         return ""
@@ -249,10 +249,10 @@ def values_differ(expected: Any, data: Any, part: str | None, *, narrow: bool) -
         return "" if _leaves(expected) <= _leaves(data) else f"without {sorted(_leaves(expected) - _leaves(data))}"
     if isinstance(expected, list) and isinstance(data, list) and all(isinstance(row, dict) for row in expected):
         return _lists_of_values_differ(expected, data if narrow else own_rows(expected, data))
-    told = _values_differ(expected, data, "")
-    if told and _is_projected(expected, data):
+    differences = _values_differ(expected, data, "")
+    if differences and _is_projected(expected, data):
         return "" if _leaves(expected) <= _leaves(data) else f"without {sorted(_leaves(expected) - _leaves(data))}"
-    return told
+    return differences
 
 
 def _is_projected(expected: Any, data: Any) -> bool:
@@ -270,25 +270,25 @@ def _lists_of_values_differ(expected: list[dict[str, Any]], rows: list[Any]) -> 
             left.remove(match)
     if not missing and not left:
         return ""
-    told = []
+    differences = []
     for value in missing:
         identity = next((key for key in _IDENTITIES if key in value), None)
         near = next((row for row in left if identity and row.get(identity) == value[identity]), None)
         if near is None or identity is None:
-            told.append(f"without {json.dumps(value, ensure_ascii=False)}")
+            differences.append(f"without {json.dumps(value, ensure_ascii=False)}")
         else:
             left.remove(near)
-            told.append(f"{value.get(identity)}: {_values_differ(value, near, '')}")
-    told += [f"with {json.dumps(row, ensure_ascii=False)}" for row in left]
-    return "; ".join(told)
+            differences.append(f"{value.get(identity)}: {_values_differ(value, near, '')}")
+    differences += [f"with {json.dumps(row, ensure_ascii=False)}" for row in left]
+    return "; ".join(differences)
 
 
 def _values_differ(expected: Any, data: Any, path: str) -> str:
     if expected in _ANYTHING if isinstance(expected, str) else False:
         return "" if data is not None else f"{path}: missing"
     if isinstance(expected, dict) and isinstance(data, dict):
-        told = (_values_differ(value, data.get(key), f"{path}.{key}") for key, value in expected.items())
-        return "; ".join(one for one in told if one)
+        differences = (_values_differ(value, data.get(key), f"{path}.{key}") for key, value in expected.items())
+        return "; ".join(one for one in differences if one)
     if isinstance(expected, list) and isinstance(data, list):
         if len(expected) != len(data):
             return f"{path}: {_render(expected)} -> {_render(data)}"

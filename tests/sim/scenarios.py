@@ -1,9 +1,9 @@
-"""Runs the recorded scenarios on the simulator and tells in what its answers differ from those of the PVE.
+"""Runs the recorded scenarios on the simulator and reports differences from PVE.
 
     python -m tests.sim.scenarios [AREA[/SCENARIO]] [--verbose] [--log]
 
-Every scenario gets a world of its own, set up as the recorded one was (`scenario_world`). Guests, storages, tasks and
-backups are called by placeholders in the recordings; answers are put into the same words before they are compared.
+Every scenario gets its own world, in the state of the recorded one (`scenario_world`). The recordings have placeholders
+for guests, storages, tasks and backups; answers are translated to them before the comparison.
 """
 
 from __future__ import annotations
@@ -333,20 +333,20 @@ class Run:
             found["errors"] = f"{row.get('errors')} -> {errors}"
         elif not texts_agree(row.get("message", ""), self._words(body.get("message", ""))):
             found["errors"] = f"message {row.get('message')!r} -> {self._words(body.get('message', ''))!r}"
-        told = self._shape_difference(row, given)
-        if told:
-            found["shape"] = told
+        difference = self._shape_difference(row, given)
+        if difference:
+            found["shape"] = difference
         data = self.words.read(body.get("data"))
         if (
             "values" in row
             and given.status == row["status"]
-            and (told := values_differ(row["values"], data, row.get("label"), narrow=_is_narrow(row)))
+            and (difference := values_differ(row["values"], data, row.get("label"), narrow=_is_narrow(row)))
         ):
-            found["values"] = told
+            found["values"] = difference
         if "text" in row and row["text"][:15] != given.text[:15]:
             found["values"] = f"{row['text'][:60]!r} -> {given.text[:60]!r}"
-        if "task" in row and (told := self._task_difference(row["task"], given)):
-            found["task"] = told
+        if "task" in row and (difference := self._task_difference(row["task"], given)):
+            found["task"] = difference
         return Outcome(recorded, found, self._log_difference(row, given))
 
     def _shape_difference(self, row: Mapping[str, Any], given: Given) -> str:
@@ -437,8 +437,8 @@ def report(outcomes: Sequence[Outcome], *, verbose: bool, log: bool) -> Iterator
         if not outcome.agrees:
             sent = json.dumps(row["params"], ensure_ascii=False)
             yield f"#{outcome.recorded.number} {outcome.recorded.title} {sent[:200]}"
-            for aspect, told in outcome.differences.items():
-                yield f"    {aspect}: {told if verbose else told[:500]}"
+            for aspect, difference in outcome.differences.items():
+                yield f"    {aspect}: {difference if verbose else difference[:500]}"
         if log and outcome.log is not None:
             yield f"#{outcome.recorded.number} {outcome.recorded.title} log: {outcome.log}"
     classes = Counter(aspect for outcome in outcomes for aspect in outcome.differences)

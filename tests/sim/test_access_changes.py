@@ -62,7 +62,7 @@ def test_a_user_cannot_join_a_group_that_is_not_there_and_stays_uncreated():
     run(scenario())
 
 
-def test_the_secret_of_a_token_is_shown_once_and_works_until_it_is_made_anew():
+def test_the_secret_of_a_token_is_shown_once_and_works_until_it_is_regenerated():
     async def scenario() -> None:
         async with simulated_api(version="9.2.3") as api:
             path = "/access/users/bob@pve/token/robot"

@@ -24,10 +24,10 @@ async def test_the_map_has_segments_and_the_addresses_of_the_guests(tmp_path):
     async with rig(tmp_path, toolsets=("all", "homelab")) as quorate:
         shown = await quorate.facts("network_map")
         assert set(shown["segments"]) == {"192.168.10.0/24", "192.168.20.0/24"}
-        places = {row[2]: row[3] for row in shown["rows"]}
+        addresses = {row[2]: row[3] for row in shown["rows"]}
         for name in ("pve1", "pihole", "docker01", "nextcloud", "k3s-server"):
-            assert places[name].startswith("192.168."), name
-        assert places["docker01"] in str(await quorate.facts("guest_network", guest="docker01"))
+            assert addresses[name].startswith("192.168."), name
+        assert addresses["docker01"] in str(await quorate.facts("guest_network", guest="docker01"))
 
 
 async def test_the_screen_shows_text(tmp_path):
@@ -47,4 +47,4 @@ async def test_the_screen_shows_text(tmp_path):
                 for y in range(high)
                 if picture.getpixel((x, below + number * high + y)) != (0, 0, 0)
             }
-            assert lit == {place for place, letter in enumerate(line) if letter != " "}
+            assert lit == {column for column, letter in enumerate(line) if letter != " "}

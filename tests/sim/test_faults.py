@@ -144,7 +144,7 @@ def test_losing_most_nodes_is_losing_quorum() -> None:
     run(scenario())
 
 
-def test_without_quorum_reading_goes_on() -> None:
+def test_without_quorum_reads_still_work() -> None:
     async def scenario() -> None:
         async with simulated_api(faults=["no-quorum"]) as api:
             assert (await api.get("/cluster/status")).data[0]["quorate"] == 0
@@ -165,6 +165,6 @@ def test_a_probability_is_repeatable() -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", "latency:soon", "drop:sideways", "locked:abc", "latency:1;often=2"])
-def test_a_fault_that_nobody_understands_is_an_error(text):
+def test_an_unknown_fault_is_an_error(text):
     with pytest.raises(ValueError, match=r"fault|option"):
         parse_fault(text)

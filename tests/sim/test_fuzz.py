@@ -15,7 +15,7 @@ from quorate.pve.schema import Endpoint, facts
 from quorate.sim.http.refusals import first_line
 from quorate.sim.http.routing import all_routes
 from quorate.sim.nodes.tasks import Task
-from tests.rigs.sim_client import Asker, Reply, asking
+from tests.rigs.sim_client import Reply, RootClient, root_client
 from tests.rigs.sweeps import sweep_size
 from tests.sim.fuzz import odd_json_of, parameters_of, path_of
 
@@ -59,31 +59,31 @@ def _complaints_about_refusal(reply: Reply) -> Iterator[str]:
 
 
 async def _fuzz_endpoints(endpoints: list[Endpoint], seed: int, *, as_json: bool = False) -> list[str]:
-    async with asking() as asker:
-        return await _walk(asker, endpoints, seed, as_json=as_json)
+    async with root_client() as client:
+        return await _walk(client, endpoints, seed, as_json=as_json)
 
 
-async def _walk(asker: Asker, endpoints: list[Endpoint], seed: int, *, as_json: bool) -> list[str]:
+async def _walk(client: RootClient, endpoints: list[Endpoint], seed: int, *, as_json: bool) -> list[str]:
     found = []
     chance = random.Random(seed)
     for endpoint in endpoints:
-        asker.restore_access()
+        client.restore_access()
         path, values = path_of(endpoint, chance)
         params = (odd_json_of if as_json else parameters_of)(endpoint, values, chance)
-        reply = await asker.ask(endpoint.method, path, params, by_token=chance.random() < 0.3, as_json=as_json)
+        reply = await client.ask(endpoint.method, path, params, by_token=chance.random() < 0.3, as_json=as_json)
         found += [
             f"{endpoint.method} {path} {params} -> {reply.status} {reply.reason}: {text}" for text in complaints(reply)
         ]
         if chance.random() < 0.05:
-            await asker.clock.advance(chance.choice((0.5, 5.0, 60.0)))
-    await asker.finish_tasks()
-    found += [f"{task.upid} crashed" for task in _crashed_tasks(asker)]
+            await client.clock.advance(chance.choice((0.5, 5.0, 60.0)))
+    await client.finish_tasks()
+    found += [f"{task.upid} crashed" for task in _crashed_tasks(client)]
     return found
 
 
-def _crashed_tasks(asker: Asker) -> Iterator[Task]:
-    tasks = asker.world.tasks
-    for node in asker.world.nodes:
+def _crashed_tasks(client: RootClient) -> Iterator[Task]:
+    tasks = client.world.tasks
+    for node in client.world.nodes:
         yield from (task for task in tasks.newest_first(node) if task.exitstatus == "unexpected status")
 
 
@@ -120,10 +120,10 @@ def test_json_of_any_type_gets_an_answer_of_pve(seeds: range):
     suppress_health_check=list(HealthCheck),
 )
 @given(path=st.text(st.characters(codec="utf-8"), max_size=40))
-def test_a_path_that_is_none_is_not_implemented_in_the_words_of_pve(path: str):
+def test_an_invalid_path_is_not_implemented_in_the_words_of_pve(path: str):
     async def ask() -> Reply:
-        async with asking() as asker:
-            return await asker.ask("GET", f"/nope/{path}")
+        async with root_client() as client:
+            return await client.ask("GET", f"/nope/{path}")
 
     assert list(complaints(asyncio.run(ask()))) == []
 
@@ -137,10 +137,10 @@ def test_endpoints_that_are_left_out_say_so_as_pve_does_for_unknown_ones():
     async def walk() -> list[tuple[str, str]]:
         found = []
         chance = random.Random(1)
-        async with asking() as asker:
+        async with root_client() as client:
             for endpoint in left_out[::5]:
                 path, _ = path_of(endpoint, chance)
-                reply = await asker.ask(endpoint.method, path)
+                reply = await client.ask(endpoint.method, path)
                 if list(complaints(reply)) or reply.status == 200:
                     found.append((endpoint.template, reply.reason))
         return found

@@ -66,9 +66,9 @@ def test_the_input_reaches_the_command():
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [("7.2.22", "Invalid parameter 'pid'"), ("10.0.2", "PID ld does not exist")]
+    ("version", "message"), [("7.2.22", "Invalid parameter 'pid'"), ("10.0.2", "PID ld does not exist")]
 )
-def test_a_result_can_be_read_once(version: str, told: str):
+def test_a_result_can_be_read_once(version: str, message: str):
     async def check() -> None:
         async with simulated_api() as api:
             guest = api.cluster.world.guests[102]
@@ -77,7 +77,7 @@ def test_a_result_can_be_read_once(version: str, told: str):
             assert (await api.get(f"{AGENT}/exec-status", pid=pid)).data == {"exited": 1, "exitcode": 0}
             for unknown in (pid, 99999):
                 again = await api.get(f"{AGENT}/exec-status", pid=unknown)
-                assert (again.status, again.reason) == (500, f"Agent error: {told}")
+                assert (again.status, again.reason) == (500, f"Agent error: {message}")
             assert (await api.get(f"{AGENT}/info")).data["result"]["version"] == version
 
     run(check())
@@ -134,7 +134,7 @@ def test_without_a_command_the_parameter_is_missing():
         ("pve3", 106, "QEMU guest agent is not running"),
     ],
 )
-def test_the_preconditions_are_told_in_order(node: str, vmid: int, reason: str):
+def test_the_preconditions_are_checked_in_order(node: str, vmid: int, reason: str):
     async def check() -> None:
         async with simulated_api() as api:
             base = f"/nodes/{node}/qemu/{vmid}/agent"
@@ -240,7 +240,7 @@ def test_too_much_content_is_refused_by_the_schema():
     run(check())
 
 
-def test_the_agent_tells_about_its_system():
+def test_the_agent_reports_its_system():
     async def check() -> None:
         async with simulated_api() as api:
             assert (await api.get(f"{AGENT}/get-host-name")).data == {"result": {"host-name": "docker01"}}

@@ -46,7 +46,7 @@ def test_the_files_of_the_drive_can_be_read() -> None:
     run(scenario())
 
 
-def test_changes_of_a_running_vm_reach_the_drive_when_it_is_written_anew() -> None:
+def test_changes_of_a_running_vm_reach_the_drive_when_it_is_regenerated() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             await _cloud_vm(api)

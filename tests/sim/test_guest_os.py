@@ -116,7 +116,7 @@ def test_what_fails_fails_with_the_right_code_and_words(script: str, code: int, 
     assert (process.exitcode, process.io.err.decode()) == (code, error)
 
 
-def test_what_is_started_beside_a_command_goes_on_after_it():
+def test_a_background_process_outlives_its_command():
     async def check() -> None:
         inside = machine()
         clock = inside.world.clock
@@ -160,7 +160,7 @@ def test_services_can_be_stopped_started_and_asked_for():
     assert run("systemctl status nothing", inside).exitcode == 4
 
 
-def test_the_system_tells_what_the_cluster_knows():
+def test_the_system_agrees_with_the_cluster():
     inside = machine()
     assert "docker01" in run("uname -a", inside).io.out.decode()
     assert "192.168.10.31/24" in run("ip -br a", inside).io.out.decode()

@@ -100,7 +100,7 @@ def test_a_ticket_lives_two_hours_and_can_be_renewed_with_itself() -> None:
     run(scenario())
 
 
-def test_the_ticket_tells_what_the_user_may_do() -> None:
+def test_the_ticket_lists_the_capabilities_of_the_user() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             login = (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
@@ -129,7 +129,7 @@ def test_a_wrong_password_gets_a_401_with_a_body(username, password):
     run(scenario())
 
 
-def test_the_realm_may_be_given_beside_the_name() -> None:
+def test_the_realm_may_be_a_separate_parameter() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             reply = await api.as_nobody().post(

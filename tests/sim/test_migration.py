@@ -36,7 +36,7 @@ def test_a_stopped_vm_takes_its_local_disks_along() -> None:
     run(scenario())
 
 
-def test_a_running_vm_goes_on_running_there() -> None:
+def test_a_running_vm_keeps_running_on_the_target() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             guest = api.cluster.world.guests[104]

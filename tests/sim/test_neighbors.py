@@ -1,7 +1,7 @@
 """Variations of recorded requests: other values, orders and guests, checked against PVE's code.
 
-Each story runs in a world of its own. A step is `METHOD path`, its parameters and the outcome: `ok`, a refusal
-(`500 text`, `400 parameter: text`), the end of the task (`task text`), or what the answer has to contain.
+Each story runs in its own world. A step is `METHOD path`, its parameters and the outcome: `ok`, a refusal
+(`500 text`, `400 parameter: text`), the end of the task (`task text`), or what the answer must contain.
 """
 
 from __future__ import annotations

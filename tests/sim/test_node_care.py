@@ -120,7 +120,7 @@ def test_a_custom_certificate_needs_its_key_and_force_to_be_replaced():
     run(check())
 
 
-def test_the_log_tells_of_tasks():
+def test_the_log_mentions_tasks():
     async def check() -> None:
         async with simulated_api() as api:
             upid = (await api.post(f"{NODE}/services/cron/restart")).data

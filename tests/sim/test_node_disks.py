@@ -15,7 +15,7 @@ async def unused_disks(api: Api) -> list[str]:
     return [row["devpath"] for row in (await api.get(f"{DISKS}/list", type="unused")).data]
 
 
-def test_the_list_tells_used_from_unused():
+def test_the_list_distinguishes_used_and_unused_disks():
     async def check() -> None:
         async with simulated_api() as api:
             rows = {row["devpath"]: row for row in (await api.get(f"{DISKS}/list")).data}

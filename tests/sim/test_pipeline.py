@@ -157,33 +157,36 @@ def test_bodies_are_refused_where_pve_refuses_them() -> None:
     run(scenario())
 
 
-_PLACE = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
+_PERL_LOCATION = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reason"),
     [
         (b"", "malformed JSON string, neither tag, array, object, number, string or atom, at character offset 0"),
         (b'{"a":"b"', ", or } expected while parsing object/hash, at character offset 8"),
         (b'{"a"', "':' expected, at character offset 4"),
         (b'{"a":[1', ", or ] expected while parsing array, at character offset 7"),
         (b'{"a":"b', "unexpected end of string while parsing JSON string, at character offset 7"),
-        (b"{", """'"' expected, at character offset 1 (before "(end of string)") """ + _PLACE),
-        (b"{a: 1}", """'"' expected, at character offset 1 (before "a: 1}") """ + _PLACE),
-        (b'{"a" 1}', """':' expected, at character offset 5 (before "1}") """ + _PLACE),
-        (b'{"a": 1} x', """garbage after JSON object, at character offset 9 (before "x") """ + _PLACE),
-        (b'{"a": [1 2]}', """, or ] expected while parsing array, at character offset 9 (before "2]}") """ + _PLACE),
-        (b"not json", """'null' expected, at character offset 0 (before "not json") """ + _PLACE),
-        (b"[]", f"Not a HASH reference {_PLACE}"),
-        (b'"x"', f"""Can't use string ("x") as a HASH ref while "strict refs" in use {_PLACE}"""),
+        (b"{", """'"' expected, at character offset 1 (before "(end of string)") """ + _PERL_LOCATION),
+        (b"{a: 1}", """'"' expected, at character offset 1 (before "a: 1}") """ + _PERL_LOCATION),
+        (b'{"a" 1}', """':' expected, at character offset 5 (before "1}") """ + _PERL_LOCATION),
+        (b'{"a": 1} x', """garbage after JSON object, at character offset 9 (before "x") """ + _PERL_LOCATION),
+        (
+            b'{"a": [1 2]}',
+            """, or ] expected while parsing array, at character offset 9 (before "2]}") """ + _PERL_LOCATION,
+        ),
+        (b"not json", """'null' expected, at character offset 0 (before "not json") """ + _PERL_LOCATION),
+        (b"[]", f"Not a HASH reference {_PERL_LOCATION}"),
+        (b'"x"', f"""Can't use string ("x") as a HASH ref while "strict refs" in use {_PERL_LOCATION}"""),
     ],
 )
-def test_what_perl_says_about_bodies_that_are_no_object(body: bytes, told: str) -> None:
+def test_what_perl_says_about_bodies_that_are_no_object(body: bytes, reason: str) -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             reply = await api.request("POST", "/pools", data=body, headers={"Content-Type": "application/json"})
             assert reply.status == 500
-            assert reply.reason.startswith(told)
+            assert reply.reason.startswith(reason)
             assert reply.text == reply.reason
 
     run(scenario())

@@ -36,7 +36,7 @@ def test_a_pool_takes_members_shows_them_and_is_deleted_only_when_empty():
     run(scenario())
 
 
-def test_a_guest_of_another_pool_moves_only_when_told_to():
+def test_a_guest_of_another_pool_moves_only_on_request():
     async def scenario() -> None:
         async with simulated_api() as api:
             vmid = min(api.cluster.world.access.pools["lab"].vms)

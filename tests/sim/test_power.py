@@ -109,7 +109,7 @@ def test_a_running_guest_can_be_stopped_and_shut_down() -> None:
     run(scenario())
 
 
-def test_a_shutdown_waits_as_long_as_it_was_told_and_may_kill() -> None:
+def test_a_shutdown_waits_for_its_timeout_and_may_kill() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             reply = await api.post(f"{ROUTER}/shutdown", timeout=7, forceStop=1)

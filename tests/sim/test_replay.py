@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.comparison import Response, SentRequest, differences
 from tests.sim.fidelity import disagreements, document_part, generated_part, known_disagreements
-from tests.sim.host_specific import PLACES
+from tests.sim.host_specific import HOST_SPECIFIC_PATHS
 from tests.sim.replay import Outcome, recordings, replay
 
 WANTED = 0.95
@@ -38,7 +38,7 @@ def test_every_known_disagreement_has_a_reason():
 
 
 def test_every_host_specific_place_has_a_reason():
-    assert all(place.reason for place in PLACES)
+    assert all(one.reason for one in HOST_SPECIFIC_PATHS)
 
 
 def test_the_document_shows_the_figures_of_today(outcomes: list[Outcome]):
@@ -56,7 +56,7 @@ def test_equal_shapes_agree_whatever_the_values():
 
 
 @pytest.mark.parametrize(
-    ("recorded", "given", "told"),
+    ("recorded", "given", "difference"),
     [
         ({"data": {"a": 1}}, {"data": {}}, "data.a: missing"),
         ({"data": {}}, {"data": {"a": 1}}, "data.a: not in PVE's answer"),
@@ -66,17 +66,17 @@ def test_equal_shapes_agree_whatever_the_values():
         ({"data": None, "errors": {"a": "x"}}, {"data": None, "errors": {"b": "x"}}, "errors {'a': 'x'} -> {'b': 'x'}"),
     ],
 )
-def test_a_difference_is_told(recorded: object, given: object, told: str):
-    assert told in compare(recorded, given)
+def test_a_difference_is_reported(recorded: object, given: object, difference: str):
+    assert difference in compare(recorded, given)
 
 
-def test_another_status_or_reason_is_told():
+def test_another_status_or_reason_is_reported():
     recorded, given = Response(500, "no such user ('x')", None), Response(500, "who?", None)
     assert differences(VERSION, recorded, given, str) == ["reason \"no such user ('x')\" -> 'who?'"]
     assert differences(VERSION, Response(200, "OK", None), given, str)[0].startswith("status 200 -> 500")
 
 
-def test_another_type_or_outcome_of_a_task_is_told():
+def test_another_type_or_outcome_of_a_task_is_reported():
     start = "UPID:pve1:00000001:00000001:60000000:qmstart:100:root@pam:"
     stop = "UPID:pve1:00000002:00000002:60000000:qmstop:100:root@pam:"
     assert compare({"data": start}, {"data": start.replace("00000001", "000000FF")}) == []
@@ -86,26 +86,26 @@ def test_another_type_or_outcome_of_a_task_is_told():
     assert compare(ended, failed, template=status) == ["task exitstatus 'OK' -> 'no'"]
 
 
-def test_another_entry_of_an_index_is_told():
+def test_another_entry_of_an_index_is_reported():
     assert compare({"data": [{"name": "a"}]}, {"data": [{"name": "b"}]}) == ["index without ['a'], with ['b']"]
 
 
-def test_another_member_of_a_list_is_told():
+def test_another_member_of_a_list_is_reported():
     assert compare({"data": [{"vmid": 100}]}, {"data": [{"vmid": 101}]}) == ["list without ['100'], with ['101']"]
 
 
-def test_another_value_in_a_configuration_is_told_unless_pve_draws_it_by_lot():
+def test_another_value_in_a_configuration_is_reported_unless_it_is_random():
     template = "/nodes/{node}/qemu/{vmid}/config"
     drawn = (
         {"data": {"net0": "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0"}},
         {"data": {"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0"}},
     )
     assert compare(*drawn, template=template) == []
-    told = compare({"data": {"scsi0": "a:1,size=1G"}}, {"data": {"scsi0": "a:1,size=2G"}}, template=template)
-    assert told == ["scsi0: 'a:1,size=1G' -> 'a:1,size=2G'"]
+    difference = compare({"data": {"scsi0": "a:1,size=1G"}}, {"data": {"scsi0": "a:1,size=2G"}}, template=template)
+    assert difference == ["scsi0: 'a:1,size=1G' -> 'a:1,size=2G'"]
 
 
-def test_another_history_of_tasks_is_told():
+def test_another_history_of_tasks_is_reported():
     def history(status: str) -> dict[str, object]:
         return {"data": [{"type": "qmstart", "id": "100", "user": "root@pam", "status": status}]}
 

@@ -27,7 +27,7 @@ def _space_usage(api: Api, storage: str, node: str) -> int:
     return api.cluster.world.storages[storage].space(node).used
 
 
-def test_a_vm_comes_back_under_another_number() -> None:
+def test_a_vm_is_restored_to_another_vmid() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             await _back_up_vm(api)
@@ -123,7 +123,7 @@ def test_a_protected_vm_is_not_replaced() -> None:
         ),
     ],
 )
-def test_archives_that_are_none_are_refused_at_once(archive: str, text: str) -> None:
+def test_invalid_archives_are_refused_at_once(archive: str, text: str) -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             reply = await api.post("/nodes/pve1/qemu", vmid=120, archive=archive)
@@ -167,7 +167,7 @@ def test_a_storage_without_room_leaves_a_vm_without_disks_and_no_container() -> 
     run(scenario())
 
 
-def test_a_container_comes_back_too() -> None:
+def test_a_container_is_restored() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             await _back_up_container(api)
@@ -205,7 +205,7 @@ def test_backups_from_before_and_from_a_backup_server_can_be_restored() -> None:
     run(scenario())
 
 
-def test_a_template_comes_back_as_one() -> None:
+def test_a_template_is_restored_as_a_template() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             await api.finish_task(await api.post("/nodes/pve1/vzdump", vmid=9000, storage="nas"))

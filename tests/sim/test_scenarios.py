@@ -59,11 +59,11 @@ def test_the_document_shows_how_the_scenarios_go_today(outcomes: list[Outcome]):
         ([{"a": {"is": "number", "always": False}}], [{"a": 1}]),
     ],
 )
-def test_another_shape_is_told(shape: object, data: object):
+def test_another_shape_is_reported(shape: object, data: object):
     assert shapes_differ(shape, data, None, narrow=True)
 
 
-def test_another_value_is_told():
+def test_another_value_is_reported():
     assert not values_differ({"a": "<string>", "b": None}, {"a": "x", "c": 1}, None, narrow=True)
     assert values_differ({"a": 1}, {"a": 2}, None, narrow=True)
     assert values_differ([{"vmid": "<id0>"}], [{"vmid": "<id0>"}, {"vmid": "<id1>"}], None, narrow=True)

@@ -33,7 +33,7 @@ def test_changes_are_pending_until_they_are_applied_to_all_nodes():
     run(scenario())
 
 
-def test_the_pending_view_tells_what_changed_and_what_goes_away():
+def test_the_pending_view_shows_changes_and_deletions():
     async def scenario() -> None:
         async with simulated_api() as api:
             await api.post(ZONES, zone="lab", type="simple", mtu=1400)
@@ -114,7 +114,7 @@ def test_subnets_lie_in_a_vnet_and_keep_it_there():
     run(scenario())
 
 
-def test_who_holds_the_lock_changes_and_nobody_else():
+def test_only_the_holder_of_the_lock_may_change():
     async def scenario() -> None:
         async with simulated_api() as api:
             token = (await api.post("/cluster/sdn/lock")).data

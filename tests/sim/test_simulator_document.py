@@ -50,7 +50,7 @@ def test_every_password_opens():
     run(log_in())
 
 
-def test_every_option_of_the_command_is_told(capsys: pytest.CaptureFixture[str]):
+def test_every_option_of_the_command_is_documented(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["sim", "--help"])
     options = set(re.findall(r"--[a-z]+", capsys.readouterr().out)) - {"--help"}

@@ -177,7 +177,7 @@ def test_rolling_back_stops_a_running_guest_and_start_starts_it_again() -> None:
     run(scenario())
 
 
-def test_a_snapshot_with_memory_comes_back_running() -> None:
+def test_a_vm_runs_after_rollback_to_a_snapshot_with_memory() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             await take(api, RUNNING, "ram", vmstate=1)

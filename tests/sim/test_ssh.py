@@ -108,7 +108,7 @@ def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str
         ("pct pull 200 /etc/hostname /no/dir/x", "failed to create file: /no/dir/x: No such file or directory\n"),
     ],
 )
-def test_a_copy_that_failed_is_told_but_does_not_show_in_the_exit_code(command: str, error: str):
+def test_a_failed_copy_is_reported_but_does_not_show_in_the_exit_code(command: str, error: str):
     async def check() -> None:
         async with simulated_api(ssh=True) as api:
             assert await run_on_node(api, command) == (0, "", error)

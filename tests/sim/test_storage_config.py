@@ -88,7 +88,7 @@ def test_every_type_is_taken_and_never_shows_its_password(params: dict[str, str]
 
 
 @pytest.mark.parametrize("params", [{"type": "lvm", "vgname": "nope"}, {"type": "rbd", "pool": "nope"}])
-def test_what_is_not_there_and_not_asked_for_leaves_the_storage_inactive(params: dict[str, str]) -> None:
+def test_a_missing_backend_leaves_the_storage_inactive(params: dict[str, str]) -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             assert (await api.post("/storage", storage="ghost", **params)).status == 200

@@ -36,7 +36,7 @@ async def _upload(api: Api, body: bytes, storage: str = "local", **headers: str)
     return await api.request("POST", f"/nodes/pve1/storage/{storage}/upload", data=body, headers=sent)
 
 
-def test_a_file_arrives_whole_and_the_log_tells_how() -> None:
+def test_a_file_arrives_complete_and_the_log_shows_the_steps() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             reply = await _upload(api, _field("content", "iso") + _file("my image.iso") + _END)

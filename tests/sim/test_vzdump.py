@@ -112,7 +112,7 @@ def test_all_but_some_and_whole_pools() -> None:
     run(scenario())
 
 
-def test_guests_of_other_nodes_alone_are_nobodys_task() -> None:
+def test_a_backup_of_only_guests_on_other_nodes_starts_no_task() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
             assert (await api.post(_VZDUMP, vmid=103, storage="nas")).data == "OK"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quorate.sim.guests.guest import Guest
 from quorate.sim.world import World
-from tests.rigs.sim_client import Asker, asking
+from tests.rigs.sim_client import RootClient, root_client
 from tests.sim.consistency import always, at_rest
 
 _STORAGES = ("local-lvm", "tank", "nas")
@@ -238,30 +238,30 @@ _STEPS = st.lists(
 )
 
 
-async def _take(asker: Asker, step: Step) -> tuple[str | None, list[str]]:
+async def _take(client: RootClient, step: Step) -> tuple[str | None, list[str]]:
     """Run one step; returns the UPID it started and the violations afterwards."""
-    method, path, params = _OPERATIONS[step.operation](asker.world, step)
-    reply = await asker.ask(method, path, params, by_token=True)  # a ticket would not last as long
-    told = f"{method} {path} {params} -> {reply.status} {reply.reason}"
-    wrong = [f"{told}: {text}" for text in always(asker.world)]
+    method, path, params = _OPERATIONS[step.operation](client.world, step)
+    reply = await client.ask(method, path, params, by_token=True)  # a ticket would not last as long
+    text = f"{method} {path} {params} -> {reply.status} {reply.reason}"
+    wrong = [f"{text}: {text}" for text in always(client.world)]
     if reply.status == 501 or "internal error" in reply.reason:
-        wrong.append(told)
+        wrong.append(text)
     started = reply.data if isinstance(reply.data, str) and reply.data.startswith("UPID:") else None
-    await asker.clock.advance(step.pause)
+    await client.clock.advance(step.pause)
     return started, wrong
 
 
 async def _live(steps: list[Step]) -> list[str]:
-    async with asking() as asker:
+    async with root_client() as client:
         started, wrong = [], []
         for step in steps:
-            upid, found = await _take(asker, step)
+            upid, found = await _take(client, step)
             wrong += found
             started += [upid] if upid else []
-        await asker.finish_tasks()
-        wrong += at_rest(asker.world)
+        await client.finish_tasks()
+        wrong += at_rest(client.world)
         for upid in started:
-            found_again = await asker.ask("GET", f"/nodes/{upid.split(':')[1]}/tasks/{upid}/status", by_token=True)
+            found_again = await client.ask("GET", f"/nodes/{upid.split(':')[1]}/tasks/{upid}/status", by_token=True)
             if found_again.status != 200:
                 wrong.append(f"{upid} is not found again")
         return wrong
@@ -269,8 +269,8 @@ async def _live(steps: list[Step]) -> list[str]:
 
 def test_the_demo_world_is_consistent_from_the_start():
     async def look() -> list[str]:
-        async with asking() as asker:
-            return list(at_rest(asker.world))
+        async with root_client() as client:
+            return list(at_rest(client.world))
 
     assert asyncio.run(look()) == []
 

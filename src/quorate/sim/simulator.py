@@ -42,11 +42,11 @@ _TOKEN_NAME = "quorate"  # noqa: S105
 
 
 class SimulatedCluster:
-    """A PVE cluster over real HTTPS on loopback, for the time of an `async with`.
+    """A PVE cluster over real HTTPS on loopback, as an async context manager.
 
-    Without `nodes` and `guests` it is the demo homelab; with either it is a cluster of that size; `build` makes a
-    world of your own. Every endpoint stands for one node's address, and all of them serve the same cluster. `identity`
-    puts the certificates for its nodes into a folder.
+    Without `nodes` and `guests` it is the demo homelab; with either it is a cluster of that size; `build` fills a world
+    of your own. Every endpoint is one node's address, and all of them serve the same cluster. `identity` writes the
+    certificates of its nodes to a folder.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Users, tokens, groups, roles, pools and ACLs, and the effective permissions on a path.
 
-The rules are PVE's: from `/` down to the path, at every level the first of token, user and groups that has an
-entry replaces all that was inherited; NoAccess at the deciding level wins; membership in a pool adds roles.
+The rules are PVE's: from `/` down to the path, the first of token, user and groups with an entry at a level replaces
+everything inherited; NoAccess at the deciding level wins; pool membership adds roles.
 """
 
 from __future__ import annotations

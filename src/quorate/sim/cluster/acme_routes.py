@@ -1,4 +1,4 @@
-"""ACME: directories, plugins and accounts; and Ceph, which is not installed."""
+"""ACME: directories, plugins and accounts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The HA manager: every few seconds it compares requested and actual states and starts the tasks to reach them.
 
-A resource whose guest is stopped although it should run is started, one on a dead node is recovered elsewhere (if all
-of its disks are shared), and one that was asked to move is migrated. The tasks belong to root@pam, as in PVE.
+It starts guests that should run, recovers those of dead nodes elsewhere (if all of their disks are shared), and
+migrates on request. The tasks belong to root@pam, as in PVE.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows of /cluster/resources, cached per guest until one of their sources changes.
 
-A row has two sources, as in PVE. What the cluster file system holds shows at once: that a guest exists and where, its
-pool, tags, lock and HA state; that a storage exists and what it may hold. Name, status, sizes and numbers are those of
-the status daemon's latest report, up to ten seconds old; what was never reported has status "unknown" and none of them.
+A row has two sources, as in PVE. Data of the cluster file system is current: which guests exist on which node, their
+pool, tags, lock and HA state; which storages exist, with their content types. Name, status, sizes and load come from
+the latest report of the status daemon, up to ten seconds old; without a report, the status is "unknown".
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ class Machine:
     async def spawn(
         self, argv: Sequence[str], stdin: bytes = b"", out: bytearray | None = None, err: bytearray | None = None
     ) -> Process | None:
-        """Start a command; None if there is no such program. What takes no time has ended when this returns.
+        """Start a command; None if there is no such program. A command that takes no time has ended when this returns.
 
-        Its outputs are collected in `out` and `err` as they come.
+        Output is appended to `out` and `err` as it is written.
         """
         program = self.program(argv[0])
         if program is None:

@@ -1,4 +1,4 @@
-"""The work of the migration tasks: a guest goes to another node, its local disks with it.
+"""The work of migration tasks: moving a guest with its local disks to another node.
 
 The log says what blocks a migration; the task itself always ends with `migration aborted`.
 """

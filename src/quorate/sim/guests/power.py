@@ -169,9 +169,9 @@ def _give_up(context: TaskContext, guest: Guest, limit: int, *, force_stop: bool
 
 
 def reboot(address: GuestAddress, *, timeout: int | None) -> Work:
-    """Shut down and start again, which also applies the pending changes.
+    """Shut down and start again, which also applies pending changes.
 
-    The task of a VM ends with its process; a service that watches for that end starts the VM again a moment later.
+    The task of a VM ends with its process; PVE's qmeventd starts the VM again a moment later.
     """
 
     async def work(context: TaskContext) -> None:

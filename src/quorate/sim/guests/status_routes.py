@@ -1,4 +1,4 @@
-"""Status and power of guests. Cases marked (S) are refused at once, (T) fail inside the task: `sim.guests.power`."""
+"""Status and power of guests: synchronous checks here, the work of the tasks in `sim.guests.power`."""
 
 from __future__ import annotations
 

@@ -346,9 +346,9 @@ class Change:
             guest_volumes.detach(self._world, guest, key, str(value), force=force)
 
     def _update_guest_system(self) -> None:
-        """A disc in an empty VM gives it something to boot; network settings change its addresses.
+        """Update the guest's system after a change: a disk in an empty VM boots, network settings change its addresses.
 
-        What cloud-init finds inside stays as it was, until the VM starts again or the drive is rewritten.
+        The cloud-init drive keeps the old settings until the VM is started again or the drive is regenerated.
         """
         guest = self._guest
         if guest.running and guest.cloudinit is None and cloudinit.settings(guest.config) != self._on_drive:

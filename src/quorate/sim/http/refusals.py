@@ -14,7 +14,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 class Refusal(Exception):
     """An API answer other than success.
 
-    `message` is the text as PVE writes it; nearly all of its errors end with a newline in the body.
+    `message` is PVE's text; nearly all of its errors end with a newline in the body.
     """
 
     def __init__(self, status: int, message: str, errors: Mapping[str, str] | None = None) -> None:

@@ -5,8 +5,8 @@
         guest = call.guest()
         return call.start_guest_task("start", work)
 
-The front has already authenticated the caller, checked the declared permission and the parameters, and found the
-node. What the function returns becomes `data`; it refuses with `quorate.sim.http.refusals`.
+The server has already authenticated the caller, checked the declared permission and the parameters, and found the
+node. The function's result becomes `data`; it refuses with `quorate.sim.http.refusals`.
 """
 
 from __future__ import annotations
@@ -161,10 +161,10 @@ _routes: dict[tuple[str, str], Route] = {}
 
 
 def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = False) -> Callable[[Handler], Handler]:
-    """Register a function for one or more `METHOD /path/{template}`; `{kind}` in it stands for qemu and lxc.
+    """Register a function for one or more `METHOD /path/{template}`; `{kind}` covers qemu and lxc.
 
-    Every change needs a quorate cluster unless `needs_quorum` says otherwise; with `reads_body` the function reads
-    the request's body itself, as an upload does.
+    Every change needs a quorate cluster unless `needs_quorum` is False; with `reads_body` the function reads the
+    request's body itself, as an upload does.
     """
 
     def register(handler: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""A node: index, commands, consoles, services and logs; Ceph is not installed."""
+"""A node: status, commands, consoles, services and logs."""
 
 from __future__ import annotations
 

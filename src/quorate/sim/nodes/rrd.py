@@ -1,7 +1,7 @@
-"""Round-robin data: what the charts of nodes, guests and storages are drawn from.
+"""RRD data of nodes, guests and storages.
 
-Nothing is stored. A sample is computed from the same functions of the time that the current numbers come from, so
-the end of every series agrees with the status shown next to it.
+Nothing is stored. Samples are computed by the same functions of time as the current status, so the end of every series
+agrees with it.
 """
 
 from __future__ import annotations

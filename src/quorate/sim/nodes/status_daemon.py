@@ -87,11 +87,11 @@ def memory_share(seed: int, now: float) -> float:
 
 
 def counted_seconds(age: float, since: float = 0.0) -> float:
-    """How many seconds of a counter's rate have come together from `since` on, `age` seconds later.
+    """The seconds of average rate that a counter has accumulated `age` seconds after `since`.
 
-    Its own speed goes up and down but never below 0.
+    The rate varies but never falls below 0.
     """
-    # d/dt of the wobble is at most 0.4, that of the day 0.3
+    # the slope of the fast wave is at most 0.4, that of the daily one 0.3
     day = _daylight_sum(since + age) - _daylight_sum(since)
     return max(0.0, age + day + 0.4 * 600.0 / _FULL_CIRCLE * math.sin(age / 600.0 * _FULL_CIRCLE))
 

@@ -1,13 +1,12 @@
-"""Disks of guests on storages: made, found, grown, copied, renamed and freed.
+"""Disks of guests on storages: allocating, finding, resizing, copying, renaming and freeing them.
 
-Errors raise `TaskError`: inside a task it becomes the exit text, in an endpoint HTTP 500, because PVE
-says the same words in both places.
+Errors raise `TaskError`: in a task it becomes the exit status, in an endpoint HTTP 500 with the same text.
 
     volume = volumes.allocate(world, node, "local-lvm", 100, "qemu", 8 * GIB)
     volumes.resize(world, node, volume.volid, 16 * GIB)
     volumes.free(world, node, volume.volid)
 
-A new disk on a thin storage uses next to nothing, as in PVE; a copy uses what its source uses.
+A new disk on a thin storage uses almost no space, as in PVE; a copy uses as much as its source.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ def existing(world: World, node: str, volid: str) -> Volume:
 
 
 def content_of(world: World, volid: str) -> tuple[str, int | None]:
-    """What kind of content a volume's name stands for, and whose disk or backup it would be.
+    """The content type and owner of a volume, by its name.
 
-    The volume does not have to exist; a name that the storage's type cannot have is refused.
+    The volume need not exist; a name that is invalid for the storage type is refused.
     """
     storage_id, name = split_volid(volid)
     storage = refusals.existing(world.storages.get(storage_id), TaskError(f"storage '{storage_id}' does not exist"))
@@ -120,9 +119,9 @@ def allocate(
     used: int | None = None,
     linked_to: Volume | None = None,
 ) -> Volume:
-    """A new disk of `size` bytes for a guest, rounded up as the storage rounds.
+    """Allocate a disk of `size` bytes for a guest, rounded up to the storage's unit.
 
-    `name` replaces the usual `vm-<vmid>-disk-<n>`, without directory and ending; `linked_to` makes a linked clone.
+    `name` replaces the default `vm-<vmid>-disk-<n>`, without directory and extension; `linked_to` makes a linked clone.
     """
     storage = usable_storage(world, node, storage_id)
     linked = linked_to is not None and _links(storage, linked_to)
