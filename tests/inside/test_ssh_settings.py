@@ -9,8 +9,8 @@ import pytest
 from quorate.config import ConfigError, load
 from quorate.secret import Secret
 from quorate.ssh.access import SshAccess
-from quorate.ssh.settings import SshSettings, split_port
-from quorate.ssh.target import SshTarget
+from quorate.ssh.settings import SshSettings
+from quorate.ssh.target import SshTarget, split_port
 
 CLUSTER = {
     "PROXMOX_URL": "https://pve1:8006",

@@ -75,8 +75,7 @@ def _registered_address(options: argparse.Namespace) -> tuple[str, int] | None:
 
 def _address(text: str) -> tuple[str, int]:
     from quorate.problems import NotConfigured
-    from quorate.ssh.settings import split_port
-    from quorate.ssh.target import SSH_PORT
+    from quorate.ssh.target import SSH_PORT, split_port
 
     try:
         host, port = split_port(text)

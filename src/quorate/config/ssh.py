@@ -18,8 +18,8 @@ from quorate.config.sources import settings_in_table
 from quorate.config.values import as_path, as_port, as_text, as_texts, read, whole_number
 from quorate.problems import NotConfigured
 from quorate.secret import Secret
-from quorate.ssh.settings import MAX_OUTPUT, Login, Network, SshSettings, split_port
-from quorate.ssh.target import SSH_PORT, SshTarget
+from quorate.ssh.settings import MAX_OUTPUT, Login, Network, SshSettings
+from quorate.ssh.target import SSH_PORT, SshTarget, split_port
 
 _SYSTEM_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
 _USER = re.compile(r"[A-Za-z0-9_][\w.@\\-]*\$?", re.ASCII)

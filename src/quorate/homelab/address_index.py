@@ -22,7 +22,7 @@ from quorate.pve import values
 from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import gather_bounded
-from quorate.ssh.settings import split_port
+from quorate.ssh.target import split_port
 
 LIFE_SECONDS = 60.0
 RESOLVE_SECONDS = 5.0

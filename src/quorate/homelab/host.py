@@ -11,8 +11,7 @@ import msgspec
 from quorate.problems import BadArgument, Problem
 from quorate.pve.subjects import Subject
 from quorate.pve.targets import HOST
-from quorate.ssh.settings import split_port
-from quorate.ssh.target import SSH_PORT, address
+from quorate.ssh.target import SSH_PORT, address, split_port
 
 ALL = "all"
 """Stands for every registered host, so no host can be called that."""

@@ -25,8 +25,7 @@ from quorate.pve.cluster import Cluster, Guest
 from quorate.secret import Secret
 from quorate.ssh.access import SshAccess
 from quorate.ssh.process import ExecutionTarget, ExitStatus
-from quorate.ssh.settings import split_port
-from quorate.ssh.target import SshTarget
+from quorate.ssh.target import SshTarget, split_port
 
 SECONDS = 20.0
 SEEN_SECONDS = 300.0

@@ -17,8 +17,7 @@ from quorate.homelab.machines import Login, Machine, find_machine, list_cluster_
 from quorate.homelab.network.probe import PortState, probe
 from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut, Unreachable
 from quorate.pve.tasks import Report, gather_bounded
-from quorate.ssh.settings import split_port
-from quorate.ssh.target import SshTarget
+from quorate.ssh.target import SshTarget, split_port
 
 AT_ONCE = 32
 PROGRAMS_AT_ONCE = 4

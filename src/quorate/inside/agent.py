@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from quorate.hints import GUEST_FILE_WRITE, GUEST_JOB, Advice
+from quorate.inside.powershell import launch_command, taskkill_argv, write_command
 from quorate.inside.ssh_transport import (
     FILE_SECONDS,
     content_of,
@@ -23,7 +24,6 @@ from quorate.inside.ssh_transport import (
     timed_out,
 )
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
-from quorate.inside.windows_launch import launch_command, taskkill_argv, write_command
 from quorate.problems import (
     BadArgument,
     Conflict,

@@ -10,8 +10,8 @@ from typing import Any
 from quorate.inside.facts.collector import collect_answers, read_facts
 from quorate.inside.facts.model import Facts, Filesystem, Interface
 from quorate.inside.facts.network import search_domains
+from quorate.inside.powershell import run_powershell
 from quorate.inside.transport import Transport
-from quorate.inside.windows import run_powershell
 from quorate.problems import Problem
 from quorate.pve.cluster import Guest
 

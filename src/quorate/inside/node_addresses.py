@@ -7,8 +7,7 @@ from functools import partial
 from quorate.problems import NotConfigured, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import gather_bounded
-from quorate.ssh.settings import split_port
-from quorate.ssh.target import SshTarget
+from quorate.ssh.target import SshTarget, split_port
 
 REPORTED_SECONDS = 300.0
 AT_ONCE = 8

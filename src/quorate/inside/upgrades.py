@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from quorate.inside.facts.collector import collect_answers, read_facts
 from quorate.inside.facts.model import Updates
-from quorate.inside.facts.updates import MANAGERS, parse_updates
+from quorate.inside.facts.software import MANAGERS, parse_updates
 from quorate.inside.transport import Transport
 from quorate.problems import GuestRefused, NotConfigured
 

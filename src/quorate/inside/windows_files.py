@@ -7,8 +7,8 @@ from typing import Any
 
 from quorate.hints import GUEST_EXEC, GUEST_FILE_READ, GUEST_PATH_STAT, Advice
 from quorate.inside.entries import Entry, Listing, WriteTarget
+from quorate.inside.powershell import run_powershell
 from quorate.inside.transport import Transport
-from quorate.inside.windows import run_powershell
 from quorate.problems import BadArgument, Conflict
 
 MAX_LISTED = 5000

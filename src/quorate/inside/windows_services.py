@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice, see
+from quorate.inside.powershell import run_powershell
 from quorate.inside.service_state import Service
 from quorate.inside.transport import Transport
-from quorate.inside.windows import run_powershell
 from quorate.problems import BadArgument, NotFound
 
 _TELL = """function Tell($s){@{name=$s.Name;title=$s.DisplayName;state="$($s.State)";start="$($s.StartMode)"

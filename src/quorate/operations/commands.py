@@ -17,8 +17,8 @@ from quorate.command_secrets import shown_line, without_secrets
 from quorate.hints import GUEST_JOB, HOST_JOB, NAMED, Advice, ToolHint, see
 from quorate.inside.jobs import JobRecord, JobRegistry
 from quorate.inside.kept_jobs import CannotKeep, KeptJob, new_id
+from quorate.inside.powershell import shell_command
 from quorate.inside.transport import Command, Job, Output, Transport
-from quorate.inside.windows_launch import shell_command
 from quorate.operations.plan import ActionResult, StepContext, Target
 from quorate.operations.units import duration, size
 from quorate.problems import BadArgument, OutcomeUnknown, Problem

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quorate.problems import NotConfigured
 from quorate.secret import Secret
-from quorate.ssh.target import SSH_PORT, SshTarget
+from quorate.ssh.target import SSH_PORT, SshTarget, split_port
 
 MAX_OUTPUT = 1024 * 1024
 
@@ -52,17 +51,3 @@ class SshSettings:
     """The limit for each output of a command, whatever the caller requests."""
     variables: Callable[[], Mapping[str, str]] = field(default=dict, compare=False)
     """The environment at the time of a lookup: PROXMOX_VM_101_SSH_HOST and similar."""
-
-
-def split_port(text: str) -> tuple[str, int | None]:
-    """Host and port of `host`, `host:port`, an IPv6 address or `[address]:port`."""
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    else:
-        host, port = text, ""
-    if not host or (port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)):
-        raise NotConfigured(f"{text!r} is not an SSH address", next_step="Write host, host:port or [address]:port")
-    return host, int(port) if port else None

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
+from quorate.config.watch import SEVERITIES, ChannelSettings
 from quorate.operations.reports.kinds import KINDS
 from quorate.problems import Problem
 from quorate.state.findings import Finding, Findings
 from quorate.state.outbox import Notice, Outbox, Parcel
 from quorate.watch.channels import Channel, DeliveryFailure, DeliveryUnknown, PartialDelivery
 from quorate.watch.message import compose
-from quorate.watch.routing import due, takes
 
 STORM = 5
 """More news than this at once goes out as one message."""
 MOST_AT_ONCE = 20
 """Messages of one channel in a row, so that one channel does not hold up everything."""
+_STEP = 15 * 60.0
+_LOOK_AHEAD = 8 * 86400.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -123,3 +126,36 @@ class Notifier:
 def _is_old_news(finding: Finding, now: float) -> bool:
     """Silenced, or over before anyone could hear of it."""
     return finding.is_silenced(now) or (finding.event == "resolved" and finding.notified == 0)
+
+
+# -- which channels report a finding, and when -------------------------------------------------------------------------
+
+
+def takes(channel: ChannelSettings, finding: Finding) -> bool:
+    """By severity, kind and cluster. A channel is not asked to report its own failure."""
+    seen = finding.seen_as
+    if seen.kind == "channel-failing" and seen.target == f"channel {channel.name}":
+        return False
+    if finding.event == "resolved" and not channel.resolved:
+        return False
+    if SEVERITIES.index(seen.severity) > SEVERITIES.index(channel.severity):
+        return False
+    if channel.clusters and finding.cluster not in channel.clusters:
+        return False
+    unwanted = [pattern[1:] for pattern in channel.kinds if pattern.startswith("!")]
+    wanted = [pattern for pattern in channel.kinds if not pattern.startswith("!")]
+    if any(fnmatchcase(seen.kind, pattern) for pattern in unwanted):
+        return False
+    return not wanted or any(fnmatchcase(seen.kind, pattern) for pattern in wanted)
+
+
+def due(channel: ChannelSettings, now: float) -> tuple[float, bool]:
+    """When it is sent, and whether it is collected into one message with others until then."""
+    if channel.digest is not None:
+        return channel.digest.next_after(now), True
+    if not channel.hours or any(hours.cover(now) for hours in channel.hours):
+        return now, False
+    then = now - now % _STEP + _STEP
+    while then < now + _LOOK_AHEAD and not any(hours.cover(then) for hours in channel.hours):
+        then += _STEP
+    return then, True

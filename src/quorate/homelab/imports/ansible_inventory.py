@@ -11,7 +11,7 @@ from typing import Any
 from quorate.documents import Unreadable, read_yaml
 from quorate.homelab.imports.candidate import Candidate
 from quorate.problems import BadArgument, Problem
-from quorate.ssh.settings import split_port
+from quorate.ssh.target import split_port
 
 MOST = 1000
 _RANGE = re.compile(r"\[(?P<first>\w+):(?P<last>\w+)(?::(?P<step>[1-9]\d{0,3}))?\]")

@@ -21,7 +21,6 @@ from quorate.homelab.infra.document import (
     spread_ports,
 )
 from quorate.homelab.infra.plan_store import ManagedObject
-from quorate.homelab.infra.units import AsRoot
 from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.services.catalogue import load_catalogue
 from quorate.homelab.services.compose import Project, find_compose
@@ -322,7 +321,7 @@ async def _of_unit(item: Item, place: Machine) -> Difference:
     changes: list[tuple[str, Any, Any]] = []
     if now != units.require_unit_text(item.name, item.wanted.unit):
         changes.append(("unit", "another text", "as given"))
-    state = await services.status(AsRoot(place), item.name)
+    state = await services.status(place.with_root().transport, item.name)
     if state.state != "active":
         changes.append(("state", state.summary, "active"))
     return Difference(item, item.name, "update" if changes else "none", item.place, tuple(changes))

@@ -7,39 +7,8 @@ from typing import Any
 from quorate.homelab.machines import Machine
 from quorate.inside import names, services
 from quorate.inside.posix_script import failure, shell_script
-from quorate.inside.ssh_transport import content_of, file_problem, read_command
-from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.problems import BadArgument, NotConfigured, Problem
 from quorate.pve.clock import Clock
-
-FILE_SECONDS = 120.0
-
-
-class AsRoot:
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.name = machine.transport.name
-        self.system = machine.transport.system
-
-    @property
-    def description(self) -> str:
-        return f"{self._machine.transport.description}, as root"
-
-    async def run(self, command: Command, *, seconds: float = 30.0, keep: int = KEPT_BYTES) -> Output:
-        return await self._machine.transport.run(self._machine.as_root(command), seconds=seconds, keep=keep)
-
-    async def start(self, command: Command, *, limit: float | None = None, keep: int = KEPT_BYTES) -> Job:
-        return await self._machine.transport.start(self._machine.as_root(command), limit=limit, keep=keep)
-
-    async def read_file(self, path: str, *, offset: int = 0, limit: int) -> bytes:
-        return content_of(await self.run(read_command(path, offset, limit), seconds=FILE_SECONDS, keep=limit), path)
-
-    async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
-        text = 'cat >> "$1"' if append else 'cat > "$1"'
-        output = await self.run(shell_script(text, path, stdin=data), seconds=FILE_SECONDS)
-        if output.exit_code != 0:
-            raise file_problem(output, f"{path} cannot be written")
-
 
 FOLDER = "/etc/systemd/system"
 LONGEST = 64 * 1024
@@ -86,7 +55,7 @@ async def install_unit(machine: Machine, clock: Clock, name: str, text: str, *, 
     """Write it, enable it and start it. If it does not run, the previous unit is restored and started."""
     wanted = require_unit_text(name, text)
     before = await read_unit(machine, name)
-    transport = AsRoot(machine)
+    transport = machine.with_root().transport
     await _write(machine, name, wanted)
     try:
         await services.control(transport, clock, name, "enable", wait=wait)
@@ -102,7 +71,7 @@ async def remove_unit(machine: Machine, clock: Clock, name: str, *, wait: float)
     if await read_unit(machine, name) is None:
         return {"note": f"{file_of(name)} does not exist"}
     for action in ("stop", "disable"):
-        await services.control(AsRoot(machine), clock, name, action, wait=wait)
+        await services.control(machine.with_root().transport, clock, name, action, wait=wait)
     await _delete(machine, name)
     return {"removed": file_of(name)}
 
@@ -111,11 +80,11 @@ async def _put_back(machine: Machine, clock: Clock, name: str, before: str | Non
     try:
         if before is None:
             for action in ("stop", "disable"):
-                await services.control(AsRoot(machine), clock, name, action, wait=wait)
+                await services.control(machine.with_root().transport, clock, name, action, wait=wait)
             await _delete(machine, name)
             return "Its file was removed again"
         await _write(machine, name, before)
-        await services.control(AsRoot(machine), clock, name, "restart", wait=wait)
+        await services.control(machine.with_root().transport, clock, name, "restart", wait=wait)
     except Problem as problem:
         return f"The previous unit could not be restored: {problem}"
     return "The previous unit is restored and running"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from quorate.hints import GUEST_INFO, HOST_EXEC, Advice, see
-from quorate.inside.facts import devices, machine, network, software, storage, updates
+from quorate.inside.facts import devices, machine, network, software, storage
 from quorate.inside.facts.model import EVERY_SECTION, SECTIONS, Facts
 from quorate.inside.facts.script import Answers, build_script, sources_of, split_answers
 from quorate.inside.transport import Command, Job, Transport
@@ -45,7 +45,7 @@ _READERS: Mapping[str, Callable[[Answers], Any]] = {
     "users": machine.users,
     "time": machine.time,
     "temperature": machine.temperature,
-    "updates": updates.updates,
+    "updates": software.updates,
 }
 assert tuple(_READERS) == EVERY_SECTION
 

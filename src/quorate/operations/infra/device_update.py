@@ -12,7 +12,6 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.infra import device_changes as asked
 from quorate.homelab.infra import units
 from quorate.homelab.infra.device_backup import SECTIONS
-from quorate.homelab.infra.units import AsRoot
 from quorate.homelab.machines import Machine
 from quorate.homelab.workloads import request
 from quorate.homelab.workloads.engines import find_workload
@@ -111,7 +110,9 @@ def _service(homelab: Homelab, machine: Machine, given: str, action: asked.Servi
     require_service_allowed(homelab.command_rules, machine.transport, name, action)
 
     async def perform(context: StepContext) -> ActionResult:
-        before, after = await services.control(AsRoot(machine), homelab.clock, name, action, wait=context.wait)
+        before, after = await services.control(
+            machine.with_root().transport, homelab.clock, name, action, wait=context.wait
+        )
         return ActionResult(
             {"before": before.summary, "now": after.summary, "enabled": after.enabled}, running=after.busy
         )

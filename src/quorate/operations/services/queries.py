@@ -16,8 +16,7 @@ from quorate.homelab.selection import select
 from quorate.homelab.services.catalogue import load_catalogue
 from quorate.homelab.services.compose import find_compose
 from quorate.homelab.services.health import find_health_problem
-from quorate.homelab.services.installations import Installation, Installations, State, machine_ref
-from quorate.homelab.services.places import find_stale_hosts
+from quorate.homelab.services.installations import Installation, Installations, State, find_stale_hosts, machine_ref
 from quorate.homelab.services.settings import require_known
 from quorate.homelab.services.template import Template
 from quorate.homelab.workloads.deployments import Deployment
