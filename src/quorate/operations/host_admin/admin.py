@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from quorate.hints import HOST_ADMIN_SETUP, Advice, either
-from quorate.homelab.admin import provisioning
+from quorate.homelab.admin import account_changes
 from quorate.homelab.admin.account import (
     USUAL_GROUPS,
     AccountLedger,
@@ -77,7 +77,7 @@ async def _setup(homelab: Homelab, found: AdminAccount, *, sudo: bool, register:
     if not adopt:
         _require_ours(found)
     missing_sudo = sudo and found.standing.sudo not in ("ours", "same")
-    provisioning.require_programs(found.machine, found.standing, user=not found.standing.exists, sudo=missing_sudo)
+    account_changes.require_programs(found.machine, found.standing, user=not found.standing.exists, sudo=missing_sudo)
     if found.standing.sudo == "other" and not found.made.sudo:
         raise Conflict(
             f"/etc/sudoers.d/{account} on {found.machine} is not from Quorate",
@@ -260,7 +260,7 @@ class AdminAccount:
             made.user
             and present.exists
             and made.uid in (None, present.uid)
-            and present.comment.startswith(provisioning.COMMENT)
+            and present.comment.startswith(account_changes.COMMENT)
         )
 
     def step(self, summary: str, line: str, do: Callable[[], Awaitable[dict[str, Any] | None]]) -> Action:
@@ -325,7 +325,7 @@ async def _forget_account(found: AdminAccount) -> dict[str, Any]:
 def _make_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         await found.ledger.note(user=True, uid=None)
-        await provisioning.create_user(found.machine, found.account)
+        await account_changes.create_user(found.machine, found.account)
         now = await read_account_state(found.machine, found.account, None, ())
         await found.ledger.note(uid=now.uid)
 
@@ -336,7 +336,7 @@ def _let_key_in(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         line = found.key.public_line()
         home = found.standing.home or (await read_account_state(found.machine, found.account, None, ())).home
-        await provisioning.add_key(found.machine, found.account, home, line)
+        await account_changes.add_key(found.machine, found.account, home, line)
 
     return do
 
@@ -344,7 +344,7 @@ def _let_key_in(found: AdminAccount) -> Callable[[], Awaitable[None]]:
 def _allow_sudo(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         await found.ledger.note(sudo=True)
-        await provisioning.add_sudo_rule(found.machine, found.account)
+        await account_changes.add_sudo_rule(found.machine, found.account)
 
     return do
 
@@ -356,7 +356,7 @@ def _join(found: AdminAccount) -> list[Action]:
 
     async def do() -> dict[str, Any]:
         await found.ledger.note(groups=tuple(dict.fromkeys((*found.made.groups, *missing))))
-        await provisioning.add_to_groups(found.machine, found.account, missing)
+        await account_changes.add_to_groups(found.machine, found.account, missing)
         return {"joined": list(missing)}
 
     line = f"usermod -aG {','.join(missing)} {found.account}"
@@ -382,23 +382,23 @@ def _register(homelab: Homelab, found: AdminAccount, kept: Host) -> Callable[[],
 def _shut_key_out(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         assert found.key.line is not None
-        await provisioning.remove_key(found.machine, found.account, found.standing.home, found.key.line)
+        await account_changes.remove_key(found.machine, found.account, found.standing.home, found.key.line)
 
     return do
 
 
 def _forbid_sudo(found: AdminAccount) -> Callable[[], Awaitable[None]]:
-    return lambda: provisioning.remove_sudo_rule(found.machine, found.account)
+    return lambda: account_changes.remove_sudo_rule(found.machine, found.account)
 
 
 def _leave(found: AdminAccount, groups: tuple[str, ...]) -> Callable[[], Awaitable[None]]:
-    return lambda: provisioning.remove_from_groups(found.machine, found.account, groups)
+    return lambda: account_changes.remove_from_groups(found.machine, found.account, groups)
 
 
 def _remove_user(found: AdminAccount) -> Callable[[], Awaitable[None]]:
     async def do() -> None:
         disconnect(found.by_key)
-        await provisioning.remove_user(found.machine, found.account)
+        await account_changes.remove_user(found.machine, found.account)
 
     return do
 
