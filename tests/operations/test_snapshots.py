@@ -101,7 +101,7 @@ async def test_only_the_disks_that_prevent_a_snapshot_are_named(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.guests[108].config["scsi1"] = "nas:108/vm-108-disk-0.raw,size=20G"
         text = await quorate.refusal("snapshot_create", guest=108)
-    assert "PVE has none for scsi1 (nas:108/vm-108-disk-0.raw)." in text
+    assert "PVE cannot snapshot scsi1 (nas:108/vm-108-disk-0.raw)." in text
 
 
 async def test_a_description_is_changed_and_an_equal_one_is_not_sent(tmp_path):

@@ -158,7 +158,7 @@ async def _unable(guest: Guest) -> Conflict:
     disks = ", ".join(map(str, unable or volumes))
     return Conflict(
         f"The storage of {guest} cannot take snapshots",
-        why=f"PVE has none for {disks}" if disks else None,
+        why=f"PVE cannot snapshot {disks}" if disks else None,
         next_step=Advice(
             "Move the disks to a storage that can (ZFS, LVM-thin, Ceph, qcow2 files), or make a backup",
             BACKUP_CREATE(guest=guest.vmid),

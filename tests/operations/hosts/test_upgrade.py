@@ -128,4 +128,4 @@ async def test_a_host_that_is_registered_under_the_name_of_a_guest_is_set_back_a
         quorate.sim.faults.add("500:away:GET:/cluster/resources")
         await quorate.clock.advance(3600)
         refusal = await quorate.refusal("host_upgrade", host="nas")
-        assert "Whether host nas is a guest that needs a snapshot is not known" in refusal
+        assert "It is not known whether host nas is a guest that needs a snapshot" in refusal

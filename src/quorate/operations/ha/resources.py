@@ -303,11 +303,11 @@ async def _refuse_other_version(pve: Cluster, *, failback: bool | None, group: s
         if group is not None:
             raise BadArgument(
                 "PVE 9 has no HA groups",
-                why="They became rules",
+                why="Rules replaced them",
                 next_step=Advice("Use a rule", HA_RULE_SET(kind="nodes")),
             )
     elif failback is not None:
-        raise BadArgument("failback came with PVE 9", next_step="On PVE 8 it is the group's nofailback")
+        raise BadArgument("failback requires PVE 9", next_step="On PVE 8 it is the group's nofailback")
 
 
 async def _refuse_in_error(pve: Cluster, guest: Guest) -> None:

@@ -150,6 +150,6 @@ async def _refuse_without_rules(pve: Cluster) -> None:
     if not await has_rules(pve):
         raise Conflict(
             "This cluster has HA groups, not rules",
-            why="Rules came with PVE 9",
+            why="Rules require PVE 9",
             next_step=Advice("Create a group with POST /cluster/ha/groups and name it", API_CALL, HA_SET(group="…")),
         )

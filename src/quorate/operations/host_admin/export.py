@@ -66,7 +66,8 @@ async def _variables(homelab: Homelab, host: Host) -> dict[str, Value]:
     )
     if through and not _WAY.fullmatch(through):
         raise BadArgument(
-            f"The jump through {through!r} cannot be written to an inventory", why="ssh would read more in it"
+            f"The jump through {through!r} cannot be written to an inventory",
+            why="ssh would take parts of it for options",
         )
     given: dict[str, Value] = {
         "ansible_host": host.address,

@@ -120,7 +120,7 @@ async def _with_guest(homelab: Homelab, one: Machine) -> Machine:
         return await resolve_guest(homelab, one)
     except Problem as problem:
         raise Conflict(
-            f"Whether {machine_label(one)} is a guest that needs a snapshot is not known",
+            f"It is not known whether {machine_label(one)} is a guest that needs a snapshot",
             why=problem.what,
             next_step=Advice("Try again when the cluster answers").then(_WITHOUT, "; "),
         ) from None

@@ -65,7 +65,7 @@ async def device_decommission(
             **({"left_there": left} if left else {}),
             **({"still_runs": needed.running} if needed.running else {}),
         },
-        warnings=(*(f"Although {one}" for one in left[:20]), *(f"Although {one}" for one in needed.running[:20])),
+        warnings=tuple(f"Ignored: {one}" for one in (*left[:20], *needed.running[:20])),
     )
 
 

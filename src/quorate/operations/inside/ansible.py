@@ -63,7 +63,7 @@ def refuse_templates(name: str, value: str) -> str:
     """Ansible would run what is in such braces, and a line end would begin a new line."""
     if _TEMPLATE.search(value) or not value.isprintable():
         raise BadArgument(
-            f"{name}={value!r} cannot be written to an inventory", why="Ansible would act on what it holds"
+            f"{name}={value!r} cannot be written to an inventory", why="Ansible would evaluate its content"
         )
     return value
 

@@ -74,7 +74,7 @@ async def _check_decade(pve: Cluster, subject: Subject) -> None:
         raise BadArgument(f"PVE keeps a decade for nodes only, not for {subject.label}", next_step="Take year")
     version = str((await pve.version()).get("version", ""))
     if int(version.partition(".")[0] or 0) < 9:
-        raise BadArgument(f"PVE {version} keeps no decade", why="It came with PVE 9", next_step="Take year")
+        raise BadArgument(f"PVE {version} keeps no decade", why="That requires PVE 9", next_step="Take year")
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

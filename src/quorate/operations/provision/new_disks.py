@@ -84,36 +84,36 @@ def _parts_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PlacedDisk:
-    wish: DiskSpec
+    spec: DiskSpec
     storage: Resource
     source: File | None = None
 
     @property
     def grows_to(self) -> int | None:
         """An imported disk comes in its own size; a larger one is a step of its own."""
-        wanted = self.wish.bytes or 0
+        wanted = self.spec.bytes or 0
         return wanted if self.source is not None and wanted > self.source.size else None
 
 
 async def place_disks(
-    pve: Cluster, node: str, wishes: Sequence[DiskSpec], content: str, library: Library
+    pve: Cluster, node: str, specs: Sequence[DiskSpec], content: str, library: Library
 ) -> tuple[list[PlacedDisk], list[str]]:
     """Each disk with its storage; those that name none share one. Also what to warn of."""
-    sources = [await _source(pve, node, wish, library) for wish in wishes]
-    rooms = [max(wish.bytes or 0, source.size if source else 0) for wish, source in zip(wishes, sources, strict=True)]
-    unnamed = sum(room for wish, room in zip(wishes, rooms, strict=True) if wish.storage is None)
+    sources = [await _source(pve, node, spec, library) for spec in specs]
+    rooms = [max(spec.bytes or 0, source.size if source else 0) for spec, source in zip(specs, sources, strict=True)]
+    unnamed = sum(room for spec, room in zip(specs, rooms, strict=True) if spec.storage is None)
     placed: list[PlacedDisk] = []
-    for wish, source in zip(wishes, sources, strict=True):
-        room = unnamed if wish.storage is None else 0
-        storage = await pick_storage(pve, node, content, room=room, wanted=wish.storage)
-        disk_format(storage, wish.format)
-        placed.append(PlacedDisk(wish, storage, source))
+    for spec, source in zip(specs, sources, strict=True):
+        room = unnamed if spec.storage is None else 0
+        storage = await pick_storage(pve, node, content, room=room, wanted=spec.storage)
+        disk_format(storage, spec.format)
+        placed.append(PlacedDisk(spec, storage, source))
     return placed, _check_room(node, placed, rooms)
 
 
-async def _source(pve: Cluster, node: str, wish: DiskSpec, library: Library) -> File | None:
+async def _source(pve: Cluster, node: str, spec: DiskSpec, library: Library) -> File | None:
     """The image that a disk is imported from. PVE imports from contents `import` and `images` only."""
-    wanted = wish.import_from
+    wanted = spec.import_from
     if wanted is None:
         return None
     if wanted.startswith("/"):
@@ -126,7 +126,7 @@ async def _source(pve: Cluster, node: str, wish: DiskSpec, library: Library) -> 
     source = await _volume(node, wanted, library) or await _import_file(node, wanted, library)
     if source.content not in _IMPORTABLE:
         raise _wrong_content(source)
-    return msgspec.structs.replace(source, size=await image_size(pve, node, source.volid, wish.bytes))
+    return msgspec.structs.replace(source, size=await image_size(pve, node, source.volid, spec.bytes))
 
 
 async def _volume(node: str, wanted: str, library: Library) -> File | None:
@@ -174,7 +174,7 @@ def _check_room(node: str, placed: Sequence[PlacedDisk], rooms: Sequence[int]) -
 
 def chosen_storage(placed: Iterable[PlacedDisk]) -> dict[str, str]:
     """The storage of the disks that named none, for the answer."""
-    return next(({"storage": disk.storage.storage} for disk in placed if disk.wish.storage is None), {})
+    return next(({"storage": disk.storage.storage} for disk in placed if disk.spec.storage is None), {})
 
 
 # -- how PVE wants them ------------------------------------------------------------------------------------------------
@@ -197,17 +197,17 @@ class Slots:
 
 def drive(disk: PlacedDisk, *, bus: str) -> str:
     """The property string that makes the disk."""
-    wish = disk.wish
-    size_part = "0" if disk.source else wish.gibibytes
+    spec = disk.spec
+    size_part = "0" if disk.source else spec.gibibytes
     threaded = {"iothread": "1"} if bus in ("scsi", "virtio") else {}
-    chosen = disk_format(disk.storage, wish.format)
+    chosen = disk_format(disk.storage, spec.format)
     return values.build(
         {
             "file": f"{disk.storage.storage}:{size_part}",
             **({"import-from": disk.source.volid} if disk.source else {}),
             **({"format": chosen} if chosen else {}),
             **threaded,
-            **wish.more,
+            **spec.more,
         },
         "file",
     )
@@ -223,4 +223,4 @@ async def extraction(pve: Cluster, node: str, placed: Iterable[PlacedDisk]) -> d
 
 def mount(disk: PlacedDisk) -> str:
     """The property string of a container's root file system or mount point."""
-    return values.build({"volume": f"{disk.storage.storage}:{disk.wish.gibibytes}", **disk.wish.more}, "volume")
+    return values.build({"volume": f"{disk.storage.storage}:{disk.spec.gibibytes}", **disk.spec.more}, "volume")

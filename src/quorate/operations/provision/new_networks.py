@@ -51,7 +51,7 @@ async def connect(pve: Cluster, node: str, cards: Sequence[Card]) -> list[Card]:
 def chosen_bridge(asked: Sequence[Card], connected: Sequence[Card]) -> dict[str, str]:
     """The bridge of the cards that named none, for the answer."""
     pairs = zip(asked, connected, strict=True)
-    return next(({"bridge": there["bridge"]} for wish, there in pairs if "bridge" not in wish), {})
+    return next(({"bridge": card["bridge"]} for given, card in pairs if "bridge" not in given), {})
 
 
 def vm_card(card: Card, model: str) -> str:

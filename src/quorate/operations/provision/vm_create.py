@@ -221,7 +221,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
     main_storage = placed[0].storage if placed else await _main_storage(pve, node, request)
     slots = Slots(request.settings)
     cds = {slots.take("ide", CD_ORDER): f"{file.volid},media=cdrom" for file in files}
-    disks = {slots.take(disk.wish.bus or request.system.bus): disk for disk in placed}
+    disks = {slots.take(disk.spec.bus or request.system.bus): disk for disk in placed}
     cards = {f"net{number}": vm_card(card, request.system.model) for number, card in enumerate(connected)}
     if twice := [key for key in cards if key in request.settings]:
         raise BadArgument(

@@ -59,14 +59,14 @@ async def capacity_plan(
         return await node_loss.plan(pve, rows, rooms, fails)
     wanted_memory = parse_size(memory, unit="M") if memory is not None else 0
     wanted_disk = parse_size(disk, unit="G") if disk is not None else 0
-    wish = _Size(cores or 0, wanted_memory, wanted_disk, content)
-    places = storages_of(rows, content) if wish.disk else {}
+    request = _Size(cores or 0, wanted_memory, wanted_disk, content)
+    places = storages_of(rows, content) if request.disk else {}
     once = list({id(place): place for here in places.values() for place in here}.values())
     await gather_bounded(READS_AT_ONCE, [partial(place.read_promises, pve) for place in once])
-    fits = [_fit(room, places.get(room.node, []), wish) for room in rooms]
+    fits = [_fit(room, places.get(room.node, []), request) for room in rooms]
     fits.sort(key=lambda fit: (VERDICTS.index(fit.verdict), fit.share))
     table = page(COLUMNS, [fit.row for fit in fits[:NODES_SHOWN]], limit=NODES_SHOWN, offset=0)
-    table.facts = _facts(rows, rooms, fits, wish)
+    table.facts = _facts(rows, rooms, fits, request)
     return table
 
 
@@ -92,22 +92,22 @@ class _Fit:
 
     room: Room
     storage: StorageRoom | None
-    wish: _Size
+    request: _Size
     verdict: str
     why: list[str]
 
     @property
     def share(self) -> float:
-        return (self.room.memory_given + self.wish.memory) / self.room.memory
+        return (self.room.memory_given + self.request.memory) / self.room.memory
 
     @property
     def row(self) -> list[Any]:
-        room, given = self.room, self.room.cores_given + self.wish.cores
+        room, given = self.room, self.room.cores_given + self.request.cores
         return [
             room.node,
             self.verdict,
-            f"{size(room.memory_used + self.wish.memory)}/{size(room.memory)}",
-            f"{size(room.memory_given + self.wish.memory)} {percent(self.share)}",
+            f"{size(room.memory_used + self.request.memory)}/{size(room.memory)}",
+            f"{size(room.memory_given + self.request.memory)} {percent(self.share)}",
             f"{given:g} of {room.cores:g} ({given / room.cores:.1f}:1)",
             percent(room.load),
             str(self.storage) if self.storage else "",
@@ -115,29 +115,29 @@ class _Fit:
         ]
 
 
-def _fit(room: Room, storages: list[StorageRoom], wish: _Size) -> _Fit:
+def _fit(room: Room, storages: list[StorageRoom], request: _Size) -> _Fit:
     """`no`: it would fail or starve the node at once; `overcommitted`: fine only while guests use less than that."""
     impossible: list[str] = []
     risky: list[str] = []
-    if wish.cores > room.cores and wish.content == "images":
+    if request.cores > room.cores and request.content == "images":
         impossible.append(f"PVE starts no VM with more cores than the node's {room.cores:g}")
-    if wish.memory > room.memory_free:
+    if request.memory > room.memory_free:
         impossible.append(f"only {size(room.memory_free)} of memory are free now")
-    elif wish.memory > room.memory_ungiven:
-        risky.append(f"guests could then claim {size(wish.memory - room.memory_ungiven)} more memory than is left")
-    best = max(storages, key=lambda each: (each.holds(wish.disk), each.free), default=None)
-    if wish.disk and (best is None or best.free < wish.disk):
+    elif request.memory > room.memory_ungiven:
+        risky.append(f"guests could then claim {size(request.memory - room.memory_ungiven)} more memory than is left")
+    best = max(storages, key=lambda each: (each.holds(request.disk), each.free), default=None)
+    if request.disk and (best is None or best.free < request.disk):
         listed = ", ".join(f"{each.name} {size(each.free)}" for each in storages) or "it has none for this content"
-        impossible.append(f"no storage has {size(wish.disk)} free ({listed})")
-    elif best is not None and not best.holds(wish.disk):
-        promised = size(best.promised + wish.disk)
+        impossible.append(f"no storage has {size(request.disk)} free ({listed})")
+    elif best is not None and not best.holds(request.disk):
+        promised = size(best.promised + request.disk)
         risky.append(f"{best.name} would have promised {promised} of {size(best.total)}")
     verdict = "no" if impossible else "overcommitted" if risky else "yes"
-    return _Fit(room, best, wish, verdict, impossible + risky)
+    return _Fit(room, best, request, verdict, impossible + risky)
 
 
-def _facts(rows: list[Resource], rooms: list[Room], fits: list[_Fit], wish: _Size) -> dict[str, Any]:
-    facts: dict[str, Any] = {"with": str(wish) or "nothing new: the nodes as they are"}
+def _facts(rows: list[Resource], rooms: list[Room], fits: list[_Fit], request: _Size) -> dict[str, Any]:
+    facts: dict[str, Any] = {"with": str(request) or "nothing new: the nodes as they are"}
     facts["best"] = fits[0].room.node if fits[0].verdict != "no" else "none"
     silent = sorted({row.node for row in rows if row.type == "node"} - {room.node for room in rooms})
     if silent:

@@ -158,7 +158,7 @@ async def _check_result(cluster: Cluster, vmid: int, machine: Machine, performed
         words = _last_words(performed.facts)
         raise TaskFailed(
             f"The script ended with {'a signal' if code is None else f'exit code {code}'}, and {state}",
-            why=f"Its last output: {_one_line(words)}" if words else "It said nothing",
+            why=f"Its last output: {_one_line(words)}" if words else "It printed nothing",
             next_step=Advice("Remove what it left behind", GUEST_DELETE(guest=vmid)) if guest is not None else None,
             facts=words,
         )
