@@ -34,7 +34,7 @@ async def test_on_pve_8_there_are_groups_instead_of_rules(tmp_path):
         assert told["groups"][0]["group"] == "big"
         await quorate.facts("ha_set", guest="docker01", group="big")
         assert quorate.sim.world.ha["vm:102"].group == "big"
-        assert "came with PVE 9" in await quorate.refusal("ha_set", guest=103, failback=False)
+        assert "requires PVE 9" in await quorate.refusal("ha_set", guest=103, failback=False)
         text = await quorate.refusal("ha_rule_set", rule="x", kind="apart", guests=[101, 102])
         assert "HA groups, not rules" in text
 
