@@ -113,7 +113,7 @@ class App:
         return CompatSurface(system(name), self.pipeline, self._compat_settings())
 
     def _compat_settings(self) -> CompatSettings:
-        """The other servers know one cluster; here it is the first, unless --cluster has chosen another."""
+        """Settings for the tools of other servers, which know one cluster: the first, or that of --cluster."""
         from quorate.surfaces.compat.execution import CompatSettings
 
         if self.cluster is None:
@@ -202,7 +202,7 @@ def _describe(found: Resolution) -> str:
 
 
 def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
-    """Cluster by its own name, and by the host of each of its API endpoints."""
+    """Cluster names by name and by the host of each API endpoint."""
     named = {one.name.lower(): one.name for one in clusters}
     hosts = ((urlsplit(url).hostname, one.name) for one in clusters for url in one.connection.endpoints)
     return named | {host: name for host, name in hosts if host}
@@ -246,7 +246,7 @@ def build(
 
 
 def _channel_secrets(settings: Settings) -> set[str]:
-    """Secrets of channels, so that every result is redacted."""
+    """Secrets of notification channels, to be redacted from every result."""
     channels = settings.watch.channels if settings.watch else ()
     return {secret.reveal() for one in channels for secret in one.secrets.values() if not isinstance(secret, str)}
 

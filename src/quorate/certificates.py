@@ -1,4 +1,4 @@
-"""A certificate authority of one's own, and the server certificates that it signs."""
+"""A private certificate authority, and the server certificates that it signs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Authority:
 
     @classmethod
     def create(cls, subject: x509.Name, lifetime: timedelta, only: Sequence[x509.GeneralName] = ()) -> Authority:
-        """A new one. Certificates for names outside of `only`, if given, are not trusted."""
+        """Create an authority. Certificates for names outside of `only`, if given, are not trusted."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(subject, subject, key, lifetime)
@@ -36,7 +36,7 @@ class Authority:
     def issue(
         self, subject: x509.Name, names: Sequence[str], lifetime: timedelta
     ) -> tuple[x509.Certificate, PrivateKey]:
-        """A certificate for a server that is called by these names and addresses."""
+        """A certificate for a server with these names and addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _builder(subject, self.certificate.subject, key, lifetime)

@@ -21,7 +21,7 @@ class BodyRefused(ValueError):
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes | bytearray:
-    """All of it, without a second copy. The session must have been opened with auto_decompress=False."""
+    """Read the whole body without a second copy. The session must use auto_decompress=False."""
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     unpacking = None if encoding in ("", "identity") else _Unpacking(encoding, most)
     body: bytes | bytearray = b""

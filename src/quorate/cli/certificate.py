@@ -26,7 +26,7 @@ CA_LIFETIME = timedelta(days=3650)
 LIFETIME = timedelta(days=397)
 """The most that all common clients accept."""
 COMMON_NAME = "Quorate server"
-"""Not a host name: OpenSSL would check it against the names that the CA may sign for."""
+"""Deliberately not a host name, which OpenSSL would check against the names that the CA may sign for."""
 PRIVATE_NAMES = ("home.arpa", "internal", "lan", "local", "localhost")
 PRIVATE_NETWORKS = (
     "10.0.0.0/8",

@@ -128,7 +128,7 @@ def _show_certificate(endpoint: str, shown: Certificate) -> None:
 
 
 def choose_token(options: argparse.Namespace, level: str, toolsets: Sequence[str]) -> str:
-    """Its id, after showing how to create it, unless its secret is already in a file."""
+    """The token's id, after showing how to create it, unless its secret is already in a file."""
     if options.token_id or options.yes:
         token_id = _token_id(options.token_id or USUAL_TOKEN)
     else:

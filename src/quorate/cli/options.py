@@ -141,7 +141,7 @@ def with_app(
     adapt: Callable[[Settings], Settings] = lambda settings: settings,
     name: Naming = str,
 ) -> int:
-    """Run it with everything that the settings describe; a problem becomes a message on standard error."""
+    """Run a command with the application; a problem becomes a message on standard error."""
 
     async def main() -> int:
         from quorate.app import build
@@ -157,7 +157,7 @@ def with_app(
 
 
 def with_store(options: argparse.Namespace, run: Callable[[Store], Awaitable[int]]) -> int:
-    """Run it with the configured state; a problem becomes one line on standard error."""
+    """Run a command with the configured state; a problem becomes one line on standard error."""
     return _with_state(options, lambda _, store: run(store))
 
 

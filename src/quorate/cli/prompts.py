@@ -77,7 +77,7 @@ def confirm(question: str) -> bool:
 
 
 def ask_secret(question: str, option: str) -> str:
-    """Typed at the terminal, without echo."""
+    """Read a secret typed at the terminal, without echo."""
     if not is_interactive():
         raise ConfigError(f"{option} is missing: pass it, or run this at a terminal.")
     return _ask_hidden(f"{question}: ").strip()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from quorate.config.http import HttpSettings
 
 ALLOCATIONS_BEFORE_COLLECTION = 10_000
-"""While it serves. Fewer than during the start, so that the garbage of calls does not add to the memory."""
+"""The garbage collection threshold while serving: lower than during the start, so that garbage does not pile up."""
 
 
 def add(commands: Any) -> None:

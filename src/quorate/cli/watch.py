@@ -168,7 +168,7 @@ def _log(options: argparse.Namespace) -> int:
 
 
 async def _look(watch: Watch) -> None:
-    """Twice, because some things must be seen again before they count."""
+    """Look twice, because some observations count only when they repeat."""
     await watch.cycle()
     await watch.cycle()
 

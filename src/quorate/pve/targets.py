@@ -69,9 +69,9 @@ _CREATION: Final = re.compile(r"/nodes/{node}/(?P<type>qemu|lxc)")
 _WHOLE_NODE: Final = re.compile(r"/nodes/{node}/(?:start|stop|suspend|migrate)all")
 _WHOLE_CLUSTER: Final = re.compile(r"/cluster/bulk-action/guest/\w+|/nodes/{node}/storage/{storage}/prunebackups")
 _WITHOUT_HARM: Final = re.compile(r"/nodes/{node}/status|/cluster/ha/status/(?:arm|disarm)-ha")
-"""Guests are shut down cleanly, or lose the guard of HA; nothing of them is destroyed."""
+"""Calls that shut guests down cleanly or end their HA protection; they destroy nothing of a guest."""
 _RECEIVERS: Final = re.compile(r"/cluster/(?:metrics/server/{id}|notifications/endpoints/\w+(?:/{name})?)")
-"""These receive names, load and events of every guest."""
+"""Endpoints whose receivers get names, load and events of every guest."""
 _HOLDS_DISKS: Final = re.compile(r"/nodes/{node}/(?:disks|ceph/(?:pool|fs|osd))/.+")
 """Where the disks of any guest may be: on the node, or with Ceph on all nodes."""
 _LEASES: Final = re.compile(r"/cluster/sdn/vnets/{vnet}/ips")
@@ -270,7 +270,7 @@ def _implied_targets(request: Request) -> Iterator[TargetRef]:
 
 
 def _of_task(task: Upid, *, stops: bool) -> Iterator[TargetRef]:
-    """The guest that a task works on. One for many does not say for which, so to stop it concerns any of them."""
+    """The guest that a task works on. A task for many guests names none, so stopping it concerns all of them."""
     if task.vmid:
         yield TargetRef(GUEST, task.vmid)
     elif stops and _FOR_MANY.fullmatch(task.type):

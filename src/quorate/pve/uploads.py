@@ -27,7 +27,7 @@ class FileChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What to send, and where progress goes."""
+    """The file to send, and where to report progress."""
 
     source: Path | bytes
     report: Report | None = None

@@ -282,7 +282,7 @@ def _text_check(declared: object, formats: FormatBook) -> TextCheck | None:
 
 
 class _UnreadableError(Exception):
-    """A property string that breaks before its keys can be checked."""
+    """A property string that cannot be parsed far enough to check its keys."""
 
 
 class PropertyString:

@@ -182,6 +182,6 @@ def _is_address(text: str) -> bool:
 
 
 def pending_changes(entries: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Changes that wait for a restart: option -> what it becomes."""
+    """Changes that wait for a restart: option -> new value."""
     waiting = {str(entry["key"]): str(entry["pending"]) for entry in entries if "pending" in entry}
     return waiting | {str(entry["key"]): "(removed)" for entry in entries if entry.get("delete")}

@@ -26,7 +26,7 @@ class Completions:
         self._pipeline = pipeline
 
     async def complete(self, argument: str, typed: str, chosen: Mapping[str, str], exchange: Exchange) -> Completion:
-        """The names that fit, those that begin so first. What cannot be asked for has none: this is help, no answer."""
+        """Names that contain what was typed, prefix matches first; none for what cannot be read."""
         where = {CLUSTER: chosen[CLUSTER]} if chosen.get(CLUSTER) and self._pipeline.sites.several else {}
         try:
             names = await self._names(argument, typed, where, exchange)
@@ -61,7 +61,7 @@ class Completions:
 
 
 def _name_filter(typed: str) -> dict[str, Any]:
-    """Names are narrowed by the cluster; a vmid is looked for among all."""
+    """The filter for the list of guests; a vmid is searched among all of them."""
     name = typed.rpartition("/")[2]
     return {} if name.isdecimal() or not name else {"name": name}
 

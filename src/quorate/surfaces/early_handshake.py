@@ -18,7 +18,7 @@ from quorate.surfaces.handshake_cache import HandshakeCache, Questions
 from quorate.surfaces.lines import Lines, LineWriter
 
 PATIENCE = 0.25
-"""Seconds after which a silent client is not awaited any longer: the server is imported while it thinks."""
+"""How long to wait for a silent client; then the server is imported while the client thinks."""
 LAST_QUESTION = "tools/list"
 """What most clients wait for; the import starts when they have it, so that it does not compete with the answer."""
 
@@ -39,9 +39,9 @@ class Opening:
     cache: HandshakeCache | None = None
     read: list[str] = field(default_factory=list)
     mark: str = field(default_factory=lambda: f"{os.urandom(8).hex()}:")
-    """How the ids of messages begin whose answers the client has."""
+    """Prefix of the ids of messages whose answers the client already has."""
     ended: bool = False
-    """The client has left, and nothing of it is unanswered."""
+    """Whether the client has left and nothing is unanswered."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while self.read:

@@ -1,4 +1,4 @@
-"""Ask the person at an MCP client, in both eras of the protocol."""
+"""Ask the person at an MCP client, in both versions of the protocol."""
 
 from __future__ import annotations
 

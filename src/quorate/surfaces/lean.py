@@ -159,7 +159,7 @@ class LeanSurface:
         return next(tool for tool in RUNNERS if risk in tool.risks)
 
     def _wrong_arguments(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
-        """What is wrong with the arguments, and which there are."""
+        """What is wrong with the arguments, and which arguments there are."""
         arguments = rendering.text(dict(self._arguments(operation, caller)))
         text = f"{rendering.problem_text(problem, self.naming(caller))}\n{operation.name} takes:\n{arguments}"
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)

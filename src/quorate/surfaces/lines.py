@@ -17,7 +17,7 @@ LONGEST_LINE = 32 * 1024 * 1024
 MOST_UNWRITTEN = 1024 * 1024
 """Bytes beyond which senders wait for a client that reads slowly."""
 LAST_SECONDS = 5.0
-"""How long a client has for reading the last lines."""
+"""How long a client has to read the last lines."""
 _PIECE = 64 * 1024
 _ROOM = 4096
 """What a pipe or socket that is ready for writing takes at once (PIPE_BUF)."""
@@ -44,7 +44,7 @@ async def standard_streams() -> AsyncIterator[tuple[Lines, LineWriter]]:
 
 
 class Lines:
-    """A stream without a buffer by lines, read when someone asks for more than has arrived.
+    """The lines of an unbuffered stream, read on demand.
 
     In place of an overlong line comes one that is not a message. If the wait for a line is canceled, the line is not
     lost: the next caller gets it.
@@ -142,7 +142,7 @@ class LineWriter:
         """How many callers wait for the thread."""
         self._moved = asyncio.Event()
         self.broken = False
-        """The client reads no more; further lines are dropped."""
+        """Whether the client stopped reading; further lines are dropped."""
 
     def write(self, line: bytes) -> None:
         idle = self._sent == self._written
@@ -176,7 +176,7 @@ class LineWriter:
             self._waiting -= 1
 
     def _write_what_fits(self, data: bytes, room: select.poll) -> bytes:
-        """The rest, for which the client has no room."""
+        """Write what the client has room for, and return the rest."""
         while data and room.poll(0):
             written = self._write(data[:_ROOM])
             data = data[written:]

@@ -126,7 +126,7 @@ def shorten_schema(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_obvious(name: str, key: str, value: object) -> bool:
-    """A default that is nothing, and the length of a page, which every page shows."""
+    """Whether a default needs no mention: an empty one, or the page length, which every page shows."""
     return key == "default" and (not value or name == "limit")
 
 
@@ -148,7 +148,7 @@ def as_json(tools: list[Tool]) -> list[dict[str, Any]]:
 
 
 def budget_warning(tools: list[Tool]) -> str | None:
-    """What to say at start if the list is longer than a client can use well."""
+    """The warning at start if the list is longer than clients handle well."""
     size = len(msgspec.json.encode(as_json(tools)))
     if len(tools) <= MAX_TOOLS and size <= MAX_BYTES:
         return None
