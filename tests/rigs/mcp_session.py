@@ -1,4 +1,4 @@
-"""Quorate behind an MCP client and in front of a simulated cluster over real HTTPS, all on one manual clock."""
+"""Quorate behind an MCP client and in front of a simulated cluster, all on one manual clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quorate.sim.simulator import SimulatedCluster
 from quorate.state.entries import fold
 from quorate.surfaces.server import Server
 from tests.rigs.certificates import shared_identity
-from tests.rigs.in_memory_wire import Handler, Wire
+from tests.rigs.in_memory_wire import Handler, Wire, take_shortcut
 
 _TURNS = 1000
 """Turns of the event loop within which a request that waits for nothing is answered."""
@@ -133,7 +133,8 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings.
 
-    With `in_memory`, requests reach the cluster without sockets and TLS, for sweeps of many calls.
+    Requests reach the cluster over HTTPS where that can make a difference (see Shortcut), and with `limits` always.
+    With `in_memory` they never do, and time passes while one waits, for sweeps of many calls.
     """
     clock = ManualClock()
     async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, "identity": shared_identity, **simulator}) as sim:
@@ -154,6 +155,8 @@ async def rig(
         app = build(settings, clock=DrivenTime(clock))
         if in_memory:
             _leave_out_sockets(app, sim, clock)
+        elif limits is None:
+            take_shortcut(app, sim)
         try:
             async with Client(app.server(), mode=mode, elicitation_callback=elicitation) as client:
                 yield Rig(sim, app, client, audit_file)
@@ -205,6 +208,8 @@ async def second_server(
     app = build(settings, clock=DrivenTime(quorate.clock))
     if in_memory:
         _leave_out_sockets(app, quorate.sim, quorate.clock)
+    else:
+        take_shortcut(app, quorate.sim)
     try:
         async with Client(app.server()) as client:
             yield Rig(quorate.sim, app, client, audit_file)

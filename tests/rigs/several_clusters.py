@@ -17,6 +17,7 @@ from quorate.sim.builder import Builder
 from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.world import World
+from tests.rigs.in_memory_wire import take_shortcut
 from tests.rigs.mcp_session import DrivenTime, Rig
 
 PATIENCE = Limits(request_seconds=2, total_seconds=3)
@@ -83,6 +84,7 @@ async def several_clusters(
             **{"toolsets": ("all",), **(more or {})},
         )
         app = build(settings, clock=DrivenTime(clock))
+        take_shortcut(app, *sims.values())
         stack.push_async_callback(app.close)
         client = await stack.enter_async_context(Client(app.server()))
         yield SeveralClusters(next(iter(sims.values())), app, client, settings.audit_file, sims=sims)
