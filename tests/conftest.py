@@ -7,8 +7,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,24 +63,34 @@ def _import(file: Path) -> None:
         importlib.import_module(".".join(file.with_suffix("").parts))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Of a long table of cases `make test` takes every fourth, unless `every_case` or `sample` says which.
+
+    The cases that it leaves out do not even become tests: to make thousands of them takes seconds in every worker.
+    """
+    yield
+    cases, thorough = metafunc._calls, pytest.mark.thorough.mark
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "thorough" not in marks and "every_case" not in marks:
+        table = [case for case in cases if not any(mark.name in ("thorough", "every_case") for mark in case.marks)]
+        if len(table) >= LONG_TABLE:
+            for number, case in enumerate(table):
+                if number % 4:
+                    case.marks.append(thorough)
+    if _leaves_out_thorough(metafunc.config):
+        cases[:] = [case for case in cases if thorough not in case.marks and "thorough" not in marks] or cases[:1]
+
+
+def _leaves_out_thorough(config: pytest.Config) -> bool:
+    """A case that is named on the command line is said to be deselected, not to be missing."""
+    return config.option.markexpr == "not thorough" and not any("::" in argument for argument in config.args)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Decide what is thorough before `-m` asks for it."""
-    _sample_tables(items)
+    """Before `-m` asks for the marks."""
     _take_share(config, items)
-
-
-def _sample_tables(items: list[pytest.Item]) -> None:
-    """Of a long table of cases `make test` takes every fourth, unless `every_case` or `sample` says which."""
-    tables: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if "[" in item.nodeid and not any(item.iter_markers("every_case")) and not any(item.iter_markers("thorough")):
-            tables[item.nodeid.partition("[")[0]].append(item)
-    for cases in tables.values():
-        if len(cases) >= LONG_TABLE:
-            for number, case in enumerate(cases):
-                if number % 4:
-                    case.add_marker("thorough")
 
 
 def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:

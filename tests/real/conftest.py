@@ -16,7 +16,6 @@ from tests.real.__main__ import HOSTS, IMAGES
 from tests.real.homelab import HomelabLab
 from tests.real.lab import Lab
 
-_HERE = Path(__file__).parent
 _FOLDER = Path("/run/lab/machines")
 _HOMELAB = Path("/run/lab/homelab")
 
@@ -26,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     reason = needs.problem() or "they run in namespaces of their own: make real"
     for item in items:
-        if _HERE in item.path.parents:
+        if item.nodeid.startswith("tests/real/"):
             item.add_marker(pytest.mark.skip(reason=f"the tests with real machines: {reason}"))
 
 

@@ -17,6 +17,7 @@ from quorate.sim.builder import Builder
 from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.world import World
+from tests.rigs.certificates import shared_identity
 from tests.rigs.in_memory_wire import take_shortcut
 from tests.rigs.mcp_session import DrivenTime, Rig
 
@@ -66,7 +67,9 @@ async def several_clusters(
     async with AsyncExitStack() as stack:
         sims = {
             name: await stack.enter_async_context(
-                SimulatedCluster(clock=clock, auth_delay=0.0, seed=number, build=BUILDS[name])
+                SimulatedCluster(
+                    clock=clock, auth_delay=0.0, seed=number, build=BUILDS[name], identity=shared_identity
+                )
             )
             for number, name in enumerate(names or ("prod", "lab"))
         }
