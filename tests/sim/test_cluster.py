@@ -89,12 +89,12 @@ def test_an_endpoint_can_go_away_and_come_back() -> None:
             first, second = api.cluster.urls
             await api.cluster.stop_endpoint(0)
             with pytest.raises(aiohttp.ClientConnectorError):
-                await api.get("/version")
+                await api.request("GET", "/version")
             async with api.session.get(f"{second}/api2/json/version", headers=api.headers) as reply:
                 assert reply.status == 200
             await api.cluster.start_endpoint(0)
             assert api.cluster.urls == [first, second]
-            assert (await api.get("/version")).status == 200
+            assert (await api.request("GET", "/version")).status == 200
 
     run(scenario())
 

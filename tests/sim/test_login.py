@@ -28,7 +28,7 @@ def test_bad_credentials_get_an_empty_401(header, reason):
     async def scenario() -> None:
         async with simulated_api() as api:
             headers = {} if header is None else {"Authorization": header}
-            reply = await api.as_nobody(**headers).get("/version")
+            reply = await api.as_nobody(**headers).request("GET", "/version")
             assert (reply.status, reply.reason, reply.text) == (401, reason, "")
             assert reply.headers["Connection"] == "close"
 

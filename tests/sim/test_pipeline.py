@@ -243,8 +243,8 @@ def test_before_8_4_the_reason_phrase_is_the_only_place_of_the_error() -> None:
 def test_an_error_closes_the_connection_and_a_success_keeps_it() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
-            assert (await api.get("/version")).headers["Connection"] == "Keep-Alive"
-            assert (await api.get("/nope")).headers["Connection"] == "close"
+            assert (await api.request("GET", "/version")).headers["Connection"] == "Keep-Alive"
+            assert (await api.request("GET", "/nope")).headers["Connection"] == "close"
 
     run(scenario())
 
@@ -252,7 +252,7 @@ def test_an_error_closes_the_connection_and_a_success_keeps_it() -> None:
 def test_a_connection_serves_a_hundred_requests() -> None:
     async def scenario() -> None:
         async with simulated_api() as api:
-            kept = [(await api.get("/version")).headers["Connection"] for _ in range(101)]
+            kept = [(await api.request("GET", "/version")).headers["Connection"] for _ in range(101)]
             assert kept == ["Keep-Alive"] * 99 + ["close", "Keep-Alive"]
 
     run(scenario())

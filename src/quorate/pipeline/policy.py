@@ -71,6 +71,8 @@ class Rulebook:
 
     def tool_objection(self, operation: Operation, risk: Risk, now: float | None = None) -> Refused | None:
         """Why it is refused whatever it acts on. Without a time, as for the list of tools, hours are ignored."""
+        if not self.rules:
+            return None
         for rule in self._denying:
             if not rule.about_targets and _denies(rule, operation, risk.value, now):
                 return _rule_refusal(operation, rule)

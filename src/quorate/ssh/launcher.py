@@ -95,6 +95,7 @@ _MARK_AFTER = b"@quorate@\n"
 # Its process id is above 1; anything may be printed before it.
 _MARKED = re.compile(rb"@quorate@ ([2-9]|[1-9][0-9]{1,9})\n")
 _END = 'exec 2>/dev/null; q_me=; q_kill "$1" "$2"; exit 0'
+_UNPRINTABLE = re.compile(rb"[^ -~]|\\")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\$?", re.ASCII)
 
@@ -204,7 +205,7 @@ def _escape(text: str) -> str:
     data = text.encode()
     if b"\0" in data:
         raise BadArgument("A command cannot contain NUL characters", next_step="Pass such data as stdin")
-    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\0{byte:03o}" for byte in data)
+    return _UNPRINTABLE.sub(lambda found: b"\\0%03o" % ord(found[0]), data).decode("ascii")
 
 
 def _variable(name: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the library is heavy and only needed for SSH
 
 _HOST = "127.0.0.1"
 _KEY_TYPE = "ssh-ed25519"
+_CIPHER = "aes128-gcm@openssh.com"  # of those that all clients know, the quickest here
 # Only these programs read input; a client that neither sends nor closes it is taken to send none.
 _READERS = re.compile(r"\b(?:cat|tee|head|tail|grep|wc|base64|sh|bash|sha256sum|stdin)\b")
 _SILENCE_SECONDS = 0.5
@@ -53,6 +54,7 @@ class SshServers:
                 authorized_client_keys=allowed,
                 process_factory=self._session_of(node),
                 encoding=None,
+                encryption_algs=[_CIPHER],
             )
             self._servers.append(server)
             self.ports[node.name] = server.get_port()
