@@ -21,6 +21,7 @@ from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
 from tests.rigs import cli
 from tests.rigs.mcp_session import rig, text_of
 from tests.rigs.simulator import pointed_at, running_sim
+from tests.rigs.sweeps import sample
 
 
 @pytest.fixture
@@ -291,13 +292,13 @@ def test_a_closed_pipe_leaves_no_traceback(environ: dict[str, str]) -> None:
     assert done.stderr == ""
 
 
-def test_a_full_disk_leaves_one_sentence_and_no_traceback(environ: dict[str, str]) -> None:
-    for words in (["tools", "--json"], ["call", "--demo", "guest_list"]):
-        command = shlex.join([sys.executable, "-m", "quorate", *words])
-        done = subprocess.run(
-            ["/bin/sh", "-c", f"{command} >/dev/full"], capture_output=True, text=True, env=environ, check=False
-        )
-        assert (done.returncode, done.stderr) == (1, "quorate: the output cannot be written: No space left on device\n")
+@pytest.mark.parametrize("words", sample(["call --demo guest_list", "tools --json"], every=2))
+def test_a_full_disk_leaves_one_sentence_and_no_traceback(environ: dict[str, str], words: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m quorate {words} >/dev/full"],
+        capture_output=True, text=True, env=environ, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "quorate: the output cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize(

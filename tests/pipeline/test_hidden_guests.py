@@ -93,16 +93,17 @@ def everything(quorate: Rig, answer: Any) -> str:
     return "\n".join([text_of(answer), str(answer.structured_content), *lines])
 
 
-async def test_no_tool_that_reads_tells_of_it(free: Rig, veiled: Rig) -> None:
+@pytest.mark.parametrize("part", sample(range(3), every=3))
+async def test_no_tool_that_reads_tells_of_it(free: Rig, veiled: Rig, part: int) -> None:
     reads = [one for one in operations(TOOLSETS).values() if one.risk in (Risk.READ, Risk.LOOK_INSIDE)]
     calls = [(one.name, arguments) for one in reads for arguments in read_arguments(one, free.sim.world)]
     seen, leaks = 0, []
-    for tool, arguments in calls:
+    for tool, arguments in calls[part::3]:
         seen += bool(told(everything(free, await free.call(tool, **arguments))))
         if found := told(everything(veiled, await veiled.call(tool, **arguments))):
             leaks.append((tool, arguments, found))
     assert not leaks, "\n".join(map(str, leaks))
-    assert seen > 10  # without the rule it is shown
+    assert seen > 5  # without the rule it is shown
 
 
 @pytest.mark.thorough

@@ -67,9 +67,7 @@ async def several_clusters(
     async with AsyncExitStack() as stack:
         sims = {
             name: await stack.enter_async_context(
-                SimulatedCluster(
-                    clock=clock, auth_delay=0.0, seed=number, build=BUILDS[name], identity=shared_identity
-                )
+                SimulatedCluster(clock=clock, auth_delay=0.0, seed=number, build=BUILDS[name], identity=shared_identity)
             )
             for number, name in enumerate(names or ("prod", "lab"))
         }

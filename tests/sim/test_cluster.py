@@ -35,6 +35,7 @@ def test_five_thousand_guests_come_in_one_answer() -> None:
     run(scenario())
 
 
+@pytest.mark.thorough
 def test_a_server_that_starts_imports_nothing_of_the_simulator(tmp_path: Path) -> None:
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n"

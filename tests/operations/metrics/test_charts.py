@@ -110,6 +110,7 @@ async def test_nodes_and_storages_are_drawn_with_their_own_fields(tmp_path):
         assert list(facts["shown"]) == ["Disk space in use (mean / max, TiB)"]
 
 
+@pytest.mark.thorough
 async def test_beside_storages_nodes_say_whose_they_are(tmp_path):
     async with rig(tmp_path) as quorate:
         facts, _ = await chart(quorate, storage=["local-lvm", "nas"], node=["pve1", "pve2"])
@@ -117,6 +118,7 @@ async def test_beside_storages_nodes_say_whose_they_are(tmp_path):
         assert list(lines) == ["pve1/local-lvm", "pve2/local-lvm", "nas"]
 
 
+@pytest.mark.thorough
 async def test_a_field_that_pve_records_is_drawn_under_its_own_name(tmp_path):
     async with rig(tmp_path) as quorate:
         facts, _ = await chart(quorate, node="pve1", show=["loadavg", "iowait", "humidity"])
@@ -154,12 +156,14 @@ def test_a_year_with_summer_time_names_both():
     assert time_zones.label(time_zones.zone("Etc/UTC"), 0, 1) == "UTC"
 
 
+@pytest.mark.thorough
 async def test_a_stopped_guest_in_a_comparison_is_named_instead_of_missing_silently(tmp_path):
     async with rig(tmp_path) as quorate:
         facts, _ = await chart(quorate, guest=[102, "win11"])
         assert facts["without_data"] == ["win11 (107)"]
 
 
+@pytest.mark.thorough
 async def test_a_metric_that_nobody_recorded_is_named(tmp_path):
     async with rig(tmp_path) as quorate:
         facts, _ = await chart(quorate, guest=102, show=["cpu", "disk"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -32,6 +33,7 @@ needs_terraform = pytest.mark.skipif(BINARY is None, reason="neither tofu nor te
 EVIL = '"}\nresource "null_resource" "x" {\n  a = "${file("/etc/shadow")}%{ if true }$${b}$$${c}\\'
 
 
+@functools.cache  # it takes a second for all guests
 def read(text: str) -> dict[str, Any]:
     found: dict[str, Any] = hcl2.load(io.StringIO(text))
     return found
