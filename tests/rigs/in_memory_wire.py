@@ -103,7 +103,7 @@ class Shortcut:
         for sim in self._sims:
             for listener in sim._listeners:
                 if listener._port == url.port and listener._socket is not None:
-                    return listener._handler if sim.faults.are_none else None
+                    return listener._handler if sim.faults.is_empty else None
         return None
 
     def _sockets(self) -> aiohttp.ClientSession:

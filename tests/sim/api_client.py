@@ -94,7 +94,7 @@ class Api:
 
     async def _ask(self, method: str, path: str, form: dict[str, str] | None = None) -> Reply:
         """Without sockets, unless a fault is to strike them; `request` always uses them."""
-        if not self.cluster.faults.are_none:
+        if not self.cluster.faults.is_empty:
             return await self.request(method, path, data=form)
         kind = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
         asked = Request(method, f"/api2/json{path}", {**self.headers, **kind}, urlencode(form or {}).encode())
