@@ -79,8 +79,8 @@ def invited(done: Done) -> Any:
 def terminal_is_offered(done: Done) -> None:
     invitation = invited(done)
     assert "uptime" in invitation.argv[-1]
-    assert (invitation.place.target.host, invitation.place.target.port) == (HOST, done.home.port("pi"))
-    assert invitation.place.target.user == "tester"
+    assert (invitation.target.ssh.host, invitation.place.target.port) == (HOST, done.home.port("pi"))
+    assert invitation.target.ssh.user == "tester"
     secret_stays(done)
 
 

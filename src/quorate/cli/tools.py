@@ -94,9 +94,9 @@ def _describe_tool(surface: str, name: str) -> ListedTool:
         from quorate.surfaces.lean import describe_tool
 
         return describe_tool(find_lean(name))
-    from quorate.surfaces.compat.surface import listed
+    from quorate.surfaces.compat.surface import describe_tool as describe_foreign
 
-    return listed(find_of_system(surface, name))
+    return describe_foreign(find_of_system(surface, name))
 
 
 # -- all ---------------------------------------------------------------------------------------------------------------

@@ -171,16 +171,19 @@ def _parse_call(text: str) -> ToolHint:
 # -- tools.toml --------------------------------------------------------------------------------------------------------
 
 
-def load_tools(system: str, *recipes: Mapping[str, Recipe]) -> dict[str, Tool]:
-    """The tools that `tools.toml` of a system declares, in its order, each with its recipe.
+def load_system(
+    name: str, *recipes: Mapping[str, Recipe], error: Callable[[Tool, Problem], dict[str, Any] | str] | None = None
+) -> System:
+    """The system that `tools.toml` in its folder declares: its tools in that order, each with its recipe.
 
     `parameters` lists inline tables or the names of shared ones, with a default of their own as `timeout=900`. Changes
     also accept what `accepted_by_changes` lists.
     """
-    document = tomllib.loads(files(f"{__package__}.{system}").joinpath("tools.toml").read_text())
-    by_name = {name: recipe for group in recipes for name, recipe in group.items()}
+    document = tomllib.loads(files(f"{__package__}.{name}").joinpath("tools.toml").read_text())
+    by_name = {tool: recipe for group in recipes for tool, recipe in group.items()}
     assert by_name.keys() == document["tools"].keys(), by_name.keys() ^ document["tools"].keys()
-    return {name: _tool(name, by_name[name], entry, document) for name, entry in document["tools"].items()}
+    tools = {tool: _tool(tool, by_name[tool], entry, document) for tool, entry in document["tools"].items()}
+    return System(name, tools, document.get("opt_in"), document.get("arguments", {}), error)
 
 
 def _tool(name: str, recipe: Recipe, entry: Mapping[str, Any], document: Mapping[str, Any]) -> Tool:

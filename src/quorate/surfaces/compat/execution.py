@@ -145,13 +145,13 @@ class ToolCall:
         rows: list[dict[str, Any]] = []
         while True:
             page = await self._table(operation, {"limit": PAGE, **arguments, "offset": len(rows)})
-            rows += _objects(page)
+            rows += self._objects(page)
             if page.next_offset is None or not page.rows:
                 return rows, self._translate(page.facts)
 
     async def some_rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
         """The rows of a native list that has no pages."""
-        return _objects(await self._table(operation, arguments))
+        return self._objects(await self._table(operation, arguments))
 
     async def _table(self, operation: str, arguments: Mapping[str, Any]) -> Table:
         page = (await self._run(operation, arguments)).data
@@ -344,6 +344,11 @@ class ToolCall:
                     row = (await inventory.view()).by_vmid.get(vmid)
                     self.guest_type = row.type if row else None
 
+    def _objects(self, table: Table) -> list[dict[str, Any]]:
+        """Rows as objects without their empty cells, as PVE writes them."""
+        rows = (zip(table.columns, row, strict=True) for row in table.rows)
+        return [self._translate({name: value for name, value in row if value is not None}) for row in rows]
+
     def _translate(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return self._translator.translate(facts, self._declared, self.guest_type)
 
@@ -376,12 +381,6 @@ def _up_to_date(row: dict[str, Any], known: Resource | None) -> dict[str, Any]:
         key: getattr(known, key) for key in ("name", "status", "template", "maxcpu", "maxmem", "maxdisk", "uptime")
     }
     return {**row, **reported}
-
-
-def _objects(table: Table) -> list[dict[str, Any]]:
-    """Rows as objects without their empty cells, as PVE writes them."""
-    rows = (zip(table.columns, row, strict=True) for row in table.rows)
-    return [{name: value for name, value in row if value is not None} for row in rows]
 
 
 def _why(data: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ class CompatSurface:
 
     def tools(self, _: Caller) -> list[ListedTool]:
         """All of them at every access level, as the other server does. A call may be refused."""
-        return [listed(tool) for tool in self._tools.values()]
+        return [describe_tool(tool) for tool in self._tools.values()]
 
     def knows(self, name: str) -> bool:
         return name in self._tools
@@ -75,7 +75,7 @@ class CompatSurface:
             call = ToolCall(tool, decoded, self.pipeline, exchange, self._settings, self._translator)
             answer = await tool.recipe(call)
         except Problem as problem:
-            return self._failed(tool, self._translate(tool, problem, call.guest_type if call else None))
+            return self._report(tool, self._translate(tool, problem, call.guest_type if call else None))
         return _tool_result(answer, call.pictures, remarks=[*remarks, *call.remarks])
 
     def _find(self, name: str) -> Tool:
@@ -101,13 +101,13 @@ class CompatSurface:
             return f"--access {needed.value} or admin{own}"
         return f"--access admin and --approval ask, token or none{own}"
 
-    def _failed(self, tool: Tool, problem: Problem) -> CallToolResult:
+    def _report(self, tool: Tool, problem: Problem) -> CallToolResult:
         if self._system.error is None:
             raise problem
         return _tool_result(self._system.error(tool, problem), (), failed=True)
 
 
-def listed(tool: Tool) -> ListedTool:
+def describe_tool(tool: Tool) -> ListedTool:
     return ListedTool(
         name=tool.name,
         description=tool.about,

@@ -1,10 +1,6 @@
 """brynnjocelyn/proxmox-mcp-server: 29 tools without a gate of their own; answers are JSON."""
 
 from quorate.surfaces.compat.brynnjocelyn import recipes
-from quorate.surfaces.compat.declaration import System, load_tools
+from quorate.surfaces.compat.declaration import load_system
 
-SYSTEM = System(
-    "brynnjocelyn",
-    load_tools("brynnjocelyn", recipes.RECIPES),
-    arguments={"overwrite": "force"},
-)
+SYSTEM = load_system("brynnjocelyn", recipes.RECIPES)

@@ -1,10 +1,6 @@
 """bsahane/mcp-proxmox: 53 tools; most changes require `confirm` and take `dry_run`, `wait` and `timeout`."""
 
 from quorate.surfaces.compat.bsahane import configuration, queries, recipes
-from quorate.surfaces.compat.declaration import System, load_tools
+from quorate.surfaces.compat.declaration import load_system
 
-SYSTEM = System(
-    "bsahane",
-    load_tools("bsahane", queries.RECIPES, recipes.RECIPES, configuration.RECIPES),
-    arguments={"overwrite": "force"},
-)
+SYSTEM = load_system("bsahane", queries.RECIPES, recipes.RECIPES, configuration.RECIPES)

@@ -19,7 +19,7 @@ from quorate.surfaces.compat.gilby125.markdown import (
     bold,
     card,
     change_card,
-    fenced,
+    fence,
 )
 from quorate.surfaces.compat.recipes import Source, change, change_guest, guest_on_node, number
 
@@ -232,7 +232,7 @@ def _outputs(done: ChangeResult) -> list[str]:
         for encoded, key in ((False, stream), (True, f"{stream}_base64"))
         if done.facts.get(key)
     ]
-    return [f"{bold(title)}:\n{fenced(text)}" for title, text in printed]
+    return [f"{bold(title)}:\n{fence(text)}" for title, text in printed]
 
 
 def _guest_recipes(kind: Kind) -> dict[str, Recipe]:

@@ -89,7 +89,7 @@ def add_network(kind: Kind) -> Recipe:
 
 
 def update_network(kind: Kind) -> Recipe:
-    facts = about_guest(kind, Interface="net", Updated=_updated)
+    facts = about_guest(kind, Interface="net", Updated=_list_updates)
     shape = change_card("🔧", f"Update network interface of {kind.word}", facts)
 
     async def recipe(call: ToolCall) -> Any:
@@ -134,7 +134,7 @@ async def _set(call: ToolCall, guest: LocatedGuest, kind: Kind) -> Any:
     return await call.change("nic_set", guest=guest.vmid, nic=call["net"], **map_arguments(call, NIC_ARGUMENTS[kind]))
 
 
-def _updated(call: ToolCall, done: ChangeResult) -> str:
+def _list_updates(call: ToolCall, done: ChangeResult) -> str:
     """The specified settings, unless the interface already had them."""
     settings = [name for name, value in call.arguments.items() if value is not None and name in GIVEN]
     return ", ".join(settings) if "unchanged" not in done.facts else ""

@@ -36,11 +36,11 @@ def catalogue(icon: str, title: str, entries: list[str], footer: str = "") -> st
     return "\n\n".join(part for part in (f"{icon}  {bold(title)}", *(entries or ["None found."]), footer) if part)
 
 
-def fenced(text: str) -> str:
+def fence(text: str) -> str:
     """Text from a guest, unchanged; the fence is longer than any in the text."""
-    longest = max((len(call) for call in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text.rstrip()}\n{fence}"
+    longest = max((len(marks) for marks in re.findall(r"`+", text)), default=0)
+    marks = "`" * max(3, longest + 1)
+    return f"{marks}\n{text.rstrip()}\n{marks}"
 
 
 def light(on: bool) -> str:
@@ -56,7 +56,7 @@ def amount(count: float) -> str:
     return f"{value:.2f} {_UNITS[unit]}" if unit else f"{value:.0f} B"
 
 
-def used(part: float, whole: float, *, with_share: bool = True) -> str | None:
+def usage(part: float, whole: float, *, with_share: bool = True) -> str | None:
     if not whole:
         return None
     return f"{amount(part)} / {amount(whole)}" + (f" ({share(part / whole)})" if with_share else "")
@@ -83,7 +83,7 @@ def error(tool: Tool, problem: Problem) -> str:
     log = problem.facts.get("log") or []
     remarks = [part for part in (problem.why, problem.next_step) if part]
     if log:
-        remarks.append(fenced("\n".join(map(str, log))))
+        remarks.append(fence("\n".join(map(str, log))))
     return card("❌", bold(problem.what.rstrip(".")), {"Task ID": problem.facts.get("task")}, *remarks)
 
 

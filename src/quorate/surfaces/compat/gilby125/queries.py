@@ -21,7 +21,7 @@ from quorate.surfaces.compat.gilby125.markdown import (
     light,
     share,
     uptime,
-    used,
+    usage,
 )
 from quorate.surfaces.compat.recipes import guest_on_node
 
@@ -52,7 +52,7 @@ def _node(row: dict[str, Any]) -> str:
         "Status": row["status"],
         "Uptime": uptime(row.get("uptime", 0)),
         "CPU": share(row["cpu"]) if "cpu" in row else None,
-        "Memory": used(row.get("mem", 0), row.get("maxmem", 0)),
+        "Memory": usage(row.get("mem", 0), row.get("maxmem", 0)),
     }
     return entry(light(row["status"] == "online"), bold(row["node"]), facts)
 
@@ -70,7 +70,7 @@ async def node_status(call: ToolCall) -> str:
         "CPU": f"{processor['cpus']} x {processor.get('model', 'unknown')}" if "cpus" in processor else None,
         "Load Average": ", ".join(map(str, status.get("loadavg", ()))),
         **{
-            label: used(status.get(part, {}).get("used", 0), status.get(part, {}).get("total", 0))
+            label: usage(status.get(part, {}).get("used", 0), status.get(part, {}).get("total", 0))
             for label, part in (("Memory", "memory"), ("Swap", "swap"), ("Root Disk", "rootfs"))
         },
         "Kernel": status.get("current-kernel", {}).get("release") or status.get("kversion"),
@@ -111,7 +111,7 @@ def _usage(online: list[dict[str, Any]]) -> dict[str, Any]:
     busy = sum(row.get("cpu", 0) * row.get("maxcpu", 0) for row in online)
     return {
         "CPU": f"{share(busy / cores)} of {cores} cores" if cores else None,
-        "Memory": used(sum(row.get("mem", 0) for row in online), sum(row.get("maxmem", 0) for row in online)),
+        "Memory": usage(sum(row.get("mem", 0) for row in online), sum(row.get("maxmem", 0) for row in online)),
     }
 
 
@@ -144,7 +144,7 @@ def _guest(row: dict[str, Any]) -> str:
             {
                 "Uptime": uptime(row.get("uptime", 0)),
                 "CPU": share(row.get("cpu", 0)),
-                "Memory": used(row.get("mem", 0), row.get("maxmem", 0), with_share=False),
+                "Memory": usage(row.get("mem", 0), row.get("maxmem", 0), with_share=False),
             }
             if running
             else {}
@@ -165,7 +165,7 @@ async def guest_status(call: ToolCall) -> str:
         "Type": LABELS[guest.type],
         "Uptime": uptime(status.get("uptime", 0)),
         "CPU Usage": share(status.get("cpu", 0)) if running else None,
-        "Memory": used(status.get("mem", 0), status.get("maxmem", 0)),
+        "Memory": usage(status.get("mem", 0), status.get("maxmem", 0)),
         "Disk Read": amount(status.get("diskread", 0)),
         "Disk Write": amount(status.get("diskwrite", 0)),
         "Network In": amount(status.get("netin", 0)),
@@ -207,7 +207,7 @@ def _storage(row: dict[str, Any]) -> str:
         "Node": row["node"],
         "Type": row.get("type"),
         "Content": row.get("content"),
-        "Usage": used(row.get("used", 0), row.get("total", 0)),
+        "Usage": usage(row.get("used", 0), row.get("total", 0)),
         "Status": "Enabled" if active else "Not available",
     }
     return entry(light(active), bold(row["storage"]), facts)

@@ -93,7 +93,7 @@ def _disks(config: dict[str, Any]) -> int:
 
 async def audit_permissions(call: ToolCall) -> dict[str, Any]:
     required = call["required_privileges"] or list(PRIVILEGES)
-    paths = [await _audited(call, path, required) for path in call["paths"] or _smoke_paths(call)]
+    paths = [await _audit_path(call, path, required) for path in call["paths"] or _smoke_paths(call)]
     return {"userid": call["userid"] or "current", "required_privileges": required, "paths": paths}
 
 
@@ -113,7 +113,7 @@ def _smoke_paths(call: ToolCall) -> list[str]:
     )
 
 
-async def _audited(call: ToolCall, path: str, required: list[str]) -> dict[str, Any]:
+async def _audit_path(call: ToolCall, path: str, required: list[str]) -> dict[str, Any]:
     answer = await call.get("/access/permissions", path=path, userid=call["userid"])
     held = (answer or {}).get(path, {})
     missing = [privilege for privilege in required if privilege not in held]

@@ -30,16 +30,16 @@ PARTS = ("name", "services", "network_changes")
 async def deploy(call: ToolCall) -> dict[str, Any]:
     document = await native_document(call, call["deployment_plan"])
     if call["validate_only"]:
-        return await _validated(call, document, "simulation")
+        return await _validate(call, document, "simulation")
     done = await call.change("infra_apply", follow=PATIENCE, document=document)
     return change_answer(done, message=f"{document['name']}: {done.facts['result']}", plan=document["name"])
 
 
 async def validate(call: ToolCall) -> dict[str, Any]:
-    return await _validated(call, await native_document(call, call["change_plan"]), call["validation_level"])
+    return await _validate(call, await native_document(call, call["change_plan"]), call["validation_level"])
 
 
-async def _validated(call: ToolCall, document: dict[str, Any], level: str) -> dict[str, Any]:
+async def _validate(call: ToolCall, document: dict[str, Any], level: str) -> dict[str, Any]:
     found = await call.facts("infra_validate", document=document, level=level)
     changes = await call.facts("infra_plan", document=document) if found["valid"] and level != "basic" else {}
     would = {"would_change": changes["changes"]} if changes else {}
@@ -108,9 +108,9 @@ async def update(call: ToolCall) -> dict[str, Any]:
         device=await device(call, call["device_id"]),
         changes=_changes(call["config_changes"]),
         backup=call["backup_before_change"],
-        **_only_checked(call),
+        **_dry_run_option(call),
     )
-    return _checked(call, change_answer(done, device_id=call["device_id"]))
+    return _mark_validated(call, change_answer(done, device_id=call["device_id"]))
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,21 +118,21 @@ def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
     workloads: dict[str, Any] = dict(as_object(given.get("workloads"), "workloads"))
     services: dict[str, Any] = {}
     for name, value in as_object(given.get("services"), "services").items():
-        change_answer = value if isinstance(value, Mapping) else {"action": value}
-        kind = change_answer.get("type")
+        wanted = value if isinstance(value, Mapping) else {"action": value}
+        kind = wanted.get("type")
         if kind not in (None, "docker", "lxd", "systemd", "service"):
             raise BadArgument(f"There is no type {kind!r} of services", next_step="Choose docker, lxd or systemd")
         config = {
-            **as_object(change_answer.get("config"), "config"),
-            **{key: change_answer[key] for key in change_answer if key in LIMITS},
+            **as_object(wanted.get("config"), "config"),
+            **{key: wanted[key] for key in wanted if key in LIMITS},
         }
-        unit = {ours: change_answer[theirs] for theirs, ours in UNIT.items() if theirs in change_answer}
+        unit = {ours: wanted[theirs] for theirs, ours in UNIT.items() if theirs in wanted}
         if unit or kind in ("systemd", "service"):
-            services[name] = unit or change_answer.get("action")
+            services[name] = unit or wanted.get("action")
         elif config or kind in ("docker", "lxd"):
-            workloads[name] = _container(name, config) or change_answer.get("action")
+            workloads[name] = _container(name, config) or wanted.get("action")
         else:
-            services[name] = change_answer.get("action")
+            services[name] = wanted.get("action")
     return {**given, "workloads": workloads, "services": services}
 
 
@@ -162,9 +162,9 @@ async def decommission(call: ToolCall) -> dict[str, Any]:
         move_to=target,
         data=target is not None,
         force=call["force_removal"],
-        **_only_checked(call),
+        **_dry_run_option(call),
     )
-    return _checked(call, change_answer(done, device_id=call["device_id"]))
+    return _mark_validated(call, change_answer(done, device_id=call["device_id"]))
 
 
 async def back_up(call: ToolCall) -> dict[str, Any]:
@@ -186,9 +186,9 @@ async def roll_back(call: ToolCall) -> dict[str, Any]:
         backup=call["backup_id"],
         devices=await _devices(call, call["rollback_scope"]),
         data=True,  # as far as the backup was asked to have it
-        **_only_checked(call),
+        **_dry_run_option(call),
     )
-    return _checked(call, change_answer(done, backup_id=call["backup_id"]))
+    return _mark_validated(call, change_answer(done, backup_id=call["backup_id"]))
 
 
 async def _devices(call: ToolCall, scope: str) -> list[str] | None:
@@ -207,11 +207,11 @@ async def _whole_map(call: ToolCall) -> list[str]:
     return [*found.values(), *[await host_as_admin(call, name) for name in missing]]
 
 
-def _only_checked(call: ToolCall) -> dict[str, Any]:
+def _dry_run_option(call: ToolCall) -> dict[str, Any]:
     return {"dry_run": True} if call["validate_only"] else {}
 
 
-def _checked(call: ToolCall, answer: dict[str, Any]) -> dict[str, Any]:
+def _mark_validated(call: ToolCall, answer: dict[str, Any]) -> dict[str, Any]:
     """A check alone is a success."""
     return {**answer, **success(validate_only=True)} if call["validate_only"] else answer
 
@@ -221,14 +221,14 @@ def _checked(call: ToolCall, answer: dict[str, Any]) -> dict[str, Any]:
 
 async def scale(call: ToolCall) -> dict[str, Any]:
     """One after the other; nothing is begun before all of them have been looked at."""
-    wanted = _scaled(call["scaling_plan"])
+    wanted = _parse_scaling(call["scaling_plan"])
     if len(wanted) > 1 and call.arguments.get("plan_token"):
         raise BadArgument("A plan token is valid for one service", next_step="Scale them one by one")
     looked = [await _scale(call, one, dry_run=True) for one in wanted]
     for one, plan in zip(wanted, looked, strict=True):
         await _require_place(call, one, plan)
     if call["validate_only"] or call.arguments.get("dry_run"):
-        return _checked(
+        return _mark_validated(
             call, success(services=[_scale_answer(one, plan) for one, plan in zip(wanted, looked, strict=True)])
         )
     return success(services=[_scale_answer(one, await _scale(call, one)) for one in wanted])
@@ -239,7 +239,7 @@ def _scale_answer(one: Mapping[str, Any], done: ChangeResult) -> dict[str, Any]:
     return change_answer(done, message=f"Scale {name} to {replicas}: {done.facts['result']}", service_name=name)
 
 
-def _scaled(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _parse_scaling(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     wanted = [one for name in ("scale_up", "scale_down") for one in as_list(plan.get(name), name)]
     if not wanted:
         raise BadArgument("There is nothing to scale", next_step="Give scale_up or scale_down")

@@ -25,7 +25,7 @@ KINDS = {
 
 
 async def discover(call: ToolCall) -> dict[str, Any]:
-    found = await _discovered(call, call.arguments)
+    found = await _discover_target(call, call.arguments)
     if found["status"] == "error":
         raise GuestRefused(f"{call['hostname']} could not be discovered", why=found["error"])
     return found
@@ -38,12 +38,12 @@ async def discover_all(call: ToolCall) -> dict[str, Any]:
         raise BadArgument(f"{len(targets)} targets are too many", next_step=f"Give at most {MOST_TARGETS} at once")
     for target in targets:
         _check(target)
-    results = [await _discovered(call, {"username": ACCOUNT, **target}) for target in targets]
+    results = [await _discover_target(call, {"username": ACCOUNT, **target}) for target in targets]
     failed = sum(one["status"] == "error" for one in results)
     return success(total_targets=len(results), successful=len(results) - failed, failed=failed, results=results)
 
 
-async def _discovered(call: ToolCall, target: Mapping[str, Any]) -> dict[str, Any]:
+async def _discover_target(call: ToolCall, target: Mapping[str, Any]) -> dict[str, Any]:
     with lend_login(call, target):
         (row,) = await call.rows(
             "network_discover", hosts=[host_address(target["hostname"], target["username"], target.get("port"))]

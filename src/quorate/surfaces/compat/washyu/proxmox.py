@@ -21,11 +21,11 @@ ACTIONS = ("start", "stop", "shutdown", "reboot", "reset", "suspend", "resume")
 def on_cluster_of_host(recipe: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Recipe:
     """The tool is about the cluster behind `host`."""
 
-    async def aimed(call: ToolCall) -> dict[str, Any]:
+    async def on_cluster(call: ToolCall) -> dict[str, Any]:
         call.aim_at(call["host"])
         return await recipe(call)
 
-    return aimed
+    return on_cluster
 
 
 async def resources(call: ToolCall) -> dict[str, Any]:
