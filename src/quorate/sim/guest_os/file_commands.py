@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 import re
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from quorate.sim.guest_os.execution import Io, command, split_options
@@ -212,7 +213,7 @@ def _transfer(io: Io, name: str, paths: list[str], *, recursive: bool, keep: boo
             verb = "copy a directory" if keep else "move"
             return io.fail(f"{name}: cannot {verb}, '{path}', into itself, '{paths[-1]}'")
         try:
-            files.put(final, entry.copy() if keep else entry)
+            files.put(final, replace(entry.copy(), mtime=io.machine.now()) if keep else entry)
         except FileError as error:
             return io.fail(f"{name}: cannot create regular file '{paths[-1]}': {error.text}")
         if not keep:
