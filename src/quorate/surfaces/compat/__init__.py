@@ -11,7 +11,7 @@ SYSTEMS = ("brynnjocelyn", "bsahane", "gilby125", "solomonneas", "washyu")
 
 
 def system(name: str) -> System:
-    """Its declarations; only the module of the system that is asked for is imported."""
+    """Import and return one system; the others are not loaded."""
     if name not in SYSTEMS:
         raise ConfigError(f"There is no surface {name!r}: choose from native, lean, {', '.join(SYSTEMS)}.")
     found: System = importlib.import_module(f"quorate.surfaces.compat.{name}").SYSTEM

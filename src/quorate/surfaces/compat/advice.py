@@ -61,7 +61,7 @@ class AdviceTranslator:
         return name
 
     def _name_call(self, hint: ToolHint, tool: Tool | None, guest_type: str | None) -> str | None:
-        """The call that does the same here, or several that might; never of a tool for the other type of guest."""
+        """The call that does the same here, or several that might; never one for the other type of guest."""
         kind = guest_type or (_type_of(tool) if tool else None)
         known = [
             (one, native)
@@ -109,7 +109,7 @@ class AdviceTranslator:
 
 
 def _type_of(tool: Tool) -> str | None:
-    """qemu or lxc, of a tool that is for one type of guest only."""
+    """qemu or lxc if the tool is for one type of guest only."""
     if _FOR_BOTH & set(tool.spellings):
         return None
     return next((_TYPES[word] for word in re.split("[-_]", tool.name) if word in _TYPES), None)

@@ -1,4 +1,4 @@
-"""Arguments as callers really give them: other spellings, unknown names, numbers as text, arguments without effect."""
+"""Arguments as callers send them: other spellings, unknown names, numbers as text, arguments without effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool of another server as its `tools.toml` declares it: its name, what it takes, and what does the same here."""
+"""A tool of another server as its `tools.toml` declares it: name, parameters, and the native equivalent."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class System:
 
 
 def _parse_call(text: str) -> ToolHint:
-    """`guest_power action=start`; values that only stand for what the caller gives are left out."""
+    """Parse `guest_power action=start`; placeholders for the caller's values are left out."""
     tool, *given = text.split()
     arguments = dict(one.split("=", 1) for one in given)
     return ToolHint(tool, {name: value for name, value in arguments.items() if value.isidentifier()})

@@ -66,7 +66,7 @@ class ChangeResult:
 
     @property
     def task(self) -> str | None:
-        """The task of the change; of several, the last, which ends when all is done."""
+        """The task of the change; if there are several, the last, which ends when all is done."""
         return self.tasks[-1] if self.tasks else None
 
     @property
@@ -274,11 +274,11 @@ class ToolCall:
 
     @property
     def default_storage(self) -> str | None:
-        """The operator's."""
+        """The storage that the operator configured."""
         return self._settings.defaults.storage
 
     async def usual_storage(self, given: str | None, node: str | None, content: str) -> str | None:
-        """For new disks: the given storage, the operator's, or the one that those servers assume, if it exists."""
+        """For new disks: the given storage, the operator's default, or the one those servers assume, if it exists."""
         if given or self.default_storage:
             return given or self.default_storage
         async with self._inventory() as inventory:
@@ -292,7 +292,7 @@ class ToolCall:
         raise BadArgument(f"{self.tool} needs a storage", next_step="Give storage, or set a default")
 
     async def wait_for(self, upid: str, seconds: float) -> dict[str, Any]:
-        """PVE's status of a task once it has ended or the seconds are over."""
+        """PVE's status of a task once it has ended or the time is up."""
         while True:
             patience = min(seconds, LONGEST_WAIT)
             state = await self.facts("task_wait", task=upid, wait=patience, log_lines=0)
@@ -337,7 +337,7 @@ class ToolCall:
         return result
 
     async def _find_type(self, vmid: Any) -> None:
-        """Which type the guest has, so that advice names no tool for the other type."""
+        """Find the type of the guest, so that advice names no tool for the other type."""
         if self.guest_type is None and isinstance(vmid, int):
             with suppress(Problem):
                 async with self._inventory() as inventory:

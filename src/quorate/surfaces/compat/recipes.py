@@ -1,4 +1,4 @@
-"""Recipes that most tools share: one native change or one read, with the arguments under our names."""
+"""Recipes that most tools share: one native change or one read, with arguments under their native names."""
 
 from __future__ import annotations
 

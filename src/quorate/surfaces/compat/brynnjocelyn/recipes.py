@@ -73,13 +73,13 @@ async def backups(call: ToolCall) -> Any:
 
 
 async def tasks(call: ToolCall) -> Any:
-    """Running ones too, which PVE leaves out unless it is asked for all."""
+    """List tasks, running ones included, which PVE omits by default."""
     limit = number("limit")(call) or TASKS
     return await call.get(f"/nodes/{call['node']}/tasks", source="all", vmid=number("vmid")(call), limit=limit)
 
 
 async def task_status(call: ToolCall) -> dict[str, Any]:
-    """State, progress and the end of the log. A task is known only to the node that its id names."""
+    """State, progress and the end of the log. Only the node in its id knows a task."""
     status, task = await asyncio.gather(
         call.task_status(call["upid"]), call.facts("task_get", task=call["upid"], log_lines=LOG_LINES)
     )
@@ -98,7 +98,7 @@ def guest_read(type: str, part: str) -> Recipe:
 
 
 async def shutdown(call: ToolCall) -> Any:
-    """A clean shutdown, or one followed by a hard stop: PVE does both in one task; the second needs more here."""
+    """A clean shutdown; with `forceStop`, PVE adds the hard stop in the same task, which no other tool asks for."""
     guest = await guest_on_node(call, "qemu")
     seconds = number("timeout")(call)
     if not call["forceStop"]:
@@ -138,7 +138,7 @@ async def back_up(call: ToolCall) -> Any:
 
 
 async def restore(call: ToolCall) -> Any:
-    """`storage` holds the backup. Where the backup's own name says another one, `storage` is for the disks."""
+    """`storage` holds the backup; if the volume id names another storage, `storage` is for the disks."""
     holder, colon, name = call["volid"].partition(":")
     if not colon or "/" in holder:  # backup servers have colons in their times
         holder, name = call["storage"], call["volid"]
@@ -172,7 +172,7 @@ async def upload(call: ToolCall) -> Any:
 
 
 def _as_base64(content: str) -> str:
-    """Binary content is already in base64; text may come as it is."""
+    """Binary content is already base64; plain text is encoded."""
     try:
         base64.b64decode(re.sub(r"\s", "", content), validate=True)
     except (binascii.Error, ValueError):

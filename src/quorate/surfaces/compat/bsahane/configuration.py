@@ -20,7 +20,7 @@ from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ChangeResult, LocatedGuest, ToolCall
 
 CLOUD_INIT = frozenset({"ciuser", "cipassword", "sshkeys", "nameserver", "searchdomain", "ipconfig0"})
-# Arguments of guest_configure that take the value as it is; whatever else PVE knows goes through its `options`.
+# Arguments of guest_configure that take the value unchanged; all other PVE options go through `options`.
 NAMED = ("cores", "sockets", "memory", "balloon", "cpu", "name", "description", "onboot", "startup", "protection")
 
 RULE = {"pos": "move_to"}
@@ -45,7 +45,7 @@ CARD = {
 
 
 def configure(type: str) -> Recipe:
-    """Options of a guest. Network cards and cloud-init are changes of their own here, made one after the other."""
+    """Set options of a guest. Network cards and cloud-init are separate native changes, made one after the other."""
 
     async def recipe(call: ToolCall) -> dict[str, Any]:
         guest = await find_guest(call, type)
@@ -141,7 +141,7 @@ async def firewall(call: ToolCall) -> dict[str, Any]:
 
 
 async def set_firewall(call: ToolCall) -> dict[str, Any]:
-    """The rules first, so that nobody is shut out between the two; on top of those that are there, in their order."""
+    """Add the rules before the firewall is enabled, so that nobody is locked out; they go above existing ones."""
     guest = await find_guest(call, VM)
     if call["enable"] is None and not call["rules"]:
         raise BadArgument(f"{call.tool} has nothing to set", next_step="Give enable, rules or both")
@@ -150,7 +150,7 @@ async def set_firewall(call: ToolCall) -> dict[str, Any]:
     new = [rule for rule in call["rules"] or () if not any(_is_same(rule, one) for one in there)]
     done = []
     for position, rule in enumerate(new):
-        last = len(there) if call["dry_run"] else position  # a dry run adds none, so there is no place behind them
+        last = len(there) if call["dry_run"] else position  # a dry run adds none, so nothing follows them
         place = {"move_to": min(position, last), **_rule(rule)}
         done.append(await call.change("firewall_rule_set", **about, **place))
     if call["enable"] is not None:
@@ -164,7 +164,7 @@ def _is_same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
 
 
 def _rule(given: dict[str, Any]) -> dict[str, Any]:
-    """A rule as PVE writes it: its dashes, its ones and noughts, and the position that it is to have."""
+    """A rule in PVE's form: dashes in names, 1 and 0 for booleans, and its position."""
     rule = {RULE.get(key, key.replace("-", "_")): value for key, value in given.items()}
     if "enable" in rule:
         rule["enable"] = bool(int(rule["enable"]))

@@ -1,4 +1,4 @@
-"""Looking around: nodes, guests, storages, bridges, tasks, metrics."""
+"""Reads: nodes, guests, storages, bridges, tasks, metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def info(type: str) -> Recipe:
 
 
 async def storages(call: ToolCall) -> list[dict[str, Any]]:
-    """The definitions, each with its room: of a storage that is on each node apart, the sum."""
+    """The definitions, each with its capacity; for local storages, the sum over all nodes."""
     rows = await call.get("/cluster/resources", type="storage")
     return [{**one, **_room([row for row in rows if row["storage"] == one["storage"]])} for one in
             await call.get("/storage")]  # fmt: skip

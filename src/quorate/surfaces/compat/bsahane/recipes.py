@@ -20,7 +20,7 @@ VM, CONTAINER, ANY = "qemu", "lxc", None
 
 
 def patience(call: ToolCall) -> float | None:
-    """How long to follow a change: as the caller says, or as usual if the tool has no such argument."""
+    """How long to follow a change: what the caller asks for, or the default if the tool has no such argument."""
     if call.arguments.get("wait") is None:
         return None
     return (call["timeout"] or PATIENCE) + SETTLING if call["wait"] else 0.0
@@ -34,7 +34,7 @@ async def find_guest(call: ToolCall, type: str | None = ANY) -> LocatedGuest:
 def guest_change(
     operation: str, type: str | None, parameters: Mapping[str, Source] | None = None, /, **fixed: Any
 ) -> Recipe:
-    """One change of the find_guest guest."""
+    """One change of the guest that `find_guest` finds."""
 
     async def recipe(call: ToolCall) -> dict[str, Any]:
         guest = await find_guest(call, type)
@@ -95,7 +95,7 @@ def _gib(name: str) -> Any:
 
 
 def _card(call: ToolCall) -> list[dict[str, Any]] | None:
-    """One network card; the usual one where nothing is said. More may follow an address: `10.0.0.5/24,gw=10.0.0.1`."""
+    """One network card, by default on the usual bridge. Options may follow an address: `10.0.0.5/24,gw=10.0.0.1`."""
     address = values.parse(call.arguments.get("net_ip") or "", default_key="ip")
     parts = {**({"bridge": call["bridge"]} if call["bridge"] else {}), **address}
     return [parts] if parts else None
@@ -132,7 +132,7 @@ async def snapshots(call: ToolCall) -> Any:
 
 def pool_member(argument: str) -> Recipe:
     async def recipe(call: ToolCall) -> dict[str, Any]:
-        await call.rows("access_list", kind="pools", name=call["poolid"])  # says so if there is no such pool
+        await call.rows("access_list", kind="pools", name=call["poolid"])  # raises if there is no such pool
         members: dict[str, Any] = {argument: [(await find_guest(call)).vmid]}
         return await task_answer(call, await call.change("pool_set", pool=call["poolid"], **members))
 
@@ -140,7 +140,7 @@ def pool_member(argument: str) -> Recipe:
 
 
 async def create_pool(call: ToolCall) -> dict[str, Any]:
-    """A pool that exists is not changed by creating it."""
+    """Create a pool; an existing one is not changed."""
     pool, comment = call["poolid"], call["comment"]
     there = next((one for one in await call.get("/pools") if one["poolid"] == pool), None)
     if there is not None and comment not in (None, there.get("comment", "")):
@@ -174,7 +174,7 @@ MOST_BYTES = 1024 * 1024
 
 
 async def execute(call: ToolCall) -> dict[str, Any]:
-    """A program with its arguments; a text without any goes to the guest's shell."""
+    """Run a program with its arguments; without arguments, the text goes to the guest's shell."""
     guest = await find_guest(call, VM)
     command = call["command"] if call["args"] is None else [call["command"], *call["args"]]
     done = await call.change(

@@ -209,7 +209,7 @@ async def delete_backup(call: ToolCall) -> Any:
 
 
 async def execute(call: ToolCall) -> str:
-    """In a VM or a container: the id decides."""
+    """Run a command in a VM or a container; the id decides which."""
     guest = await guest_on_node(call)
     follow = None if call["wait"] else 0.0
     done = await call.change("guest_exec", guest=guest.vmid, command=call["command"], follow=follow)

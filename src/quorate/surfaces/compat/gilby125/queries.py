@@ -37,7 +37,7 @@ async def nodes(call: ToolCall) -> str:
 
 
 async def _nodes(call: ToolCall, name: str | None = None) -> list[dict[str, Any]]:
-    """All nodes by name, or the one that is asked for; one that does not exist is an error, not an empty answer."""
+    """All nodes by name, or the requested one; one that does not exist is an error, not an empty answer."""
     rows = sorted(await call.get("/nodes"), key=lambda row: str(row["node"]))
     found = [row for row in rows if name in (None, row["node"])]
     if not found:
@@ -80,7 +80,7 @@ async def node_status(call: ToolCall) -> str:
 
 
 async def cluster(call: ToolCall) -> str:
-    """Who has not opened the elevated tools sees the nodes, but not how busy they are."""
+    """Without the opt-in for elevated tools, the nodes are listed without their load."""
     rows = await _nodes(call)
     online = [row for row in rows if row["status"] == "online"]
     quorate = await _is_quorate(call)
@@ -98,7 +98,7 @@ async def cluster(call: ToolCall) -> str:
 
 
 async def _is_quorate(call: ToolCall) -> bool:
-    """A token with few privileges sees the nodes only; a cluster that answers for them may well have its quorum."""
+    """A token with few privileges sees only the nodes; a cluster that lists them probably has quorum."""
     try:
         members = await call.get("/cluster/status")
     except PermissionMissing:
@@ -155,7 +155,7 @@ def _guest(row: dict[str, Any]) -> str:
 
 
 async def guest_status(call: ToolCall) -> str:
-    """Of either kind: the id is enough."""
+    """Of a VM or a container; the id is enough."""
     guest = await guest_on_node(call)
     status = await call.get(f"{guest.path}/status/current")
     running = status["status"] == "running"
@@ -193,7 +193,7 @@ def snapshots(kind: Kind) -> Recipe:
 
 
 async def storages(call: ToolCall) -> str:
-    """As the nodes see them: the cluster's list knows a new storage by its name only."""
+    """As the nodes report them: the cluster's list has only the name of a new storage."""
     nodes = [row["node"] for row in await _nodes(call, call["node"] or None) if row["status"] == "online"]
     lists = await asyncio.gather(*(call.get(f"/nodes/{node}/storage", enabled=1) for node in nodes))
     rows = [{**row, "node": node} for node, listed in zip(nodes, lists, strict=True) for row in listed]

@@ -14,7 +14,7 @@ from quorate.surfaces.compat.recipes import Source, map_arguments
 
 SMOKE_POOL = "mcp-smoke"
 LONGEST_WAIT = 3600
-PATIENCE = 600.0  # for what has a second step, such as starting the new guest: it must not be left undone
+PATIENCE = 600.0  # for changes with a second step, such as starting the new guest, which must not be skipped
 
 
 def guest_change(

@@ -54,7 +54,7 @@ def _cloud_init(call: ToolCall) -> dict[str, Any]:
     given = {
         "user": call["ciuser"],
         "password": call["cipassword"],
-        # PVE wants them percent-encoded, and so have callers of the API learned to send them
+        # PVE expects them percent-encoded, and some callers send them that way
         "ssh_keys": (unquote(keys) if "%20" in keys else keys).splitlines() if keys else None,
         "ipconfig0": call["ipconfig0"],
         "dns": call["nameserver"],
@@ -96,7 +96,7 @@ async def clone(call: ToolCall) -> dict[str, Any]:
 
 
 def _with_leftovers(call: ToolCall) -> bool:
-    """By default, everything that refers to the guest or carries its id is deleted, too."""
+    """By default, also delete everything that refers to the guest or has its id."""
     return call["purge"] is not False
 
 

@@ -36,7 +36,7 @@ async def execute(call: ToolCall) -> dict[str, Any]:
 
 
 def _outputs(facts: Any) -> dict[str, Any]:
-    """Both outputs and the exit code, always, and remarks such as that one was cut."""
+    """Both outputs and the exit code, always; and remarks, for example if one was truncated."""
     more = {
         key: facts[key] for key in facts if key.startswith(("stdout_", "stderr_")) or key in ("signal", "timed_out")
     }
@@ -123,7 +123,7 @@ def service_control(action: str) -> Recipe:
 
 
 async def _service(call: ToolCall) -> dict[str, str]:
-    """In systemd's words, also where another service manager is at work."""
+    """In systemd's terms, also for other service managers."""
     found = await call.facts("guest_service", guest=call["vmid"], service=call["service"], log_lines=0)
     state, _, detail = str(found["state"]).partition(" (")
     return {

@@ -76,7 +76,7 @@ async def network(call: ToolCall) -> dict[str, Any]:
 
 async def _interfaces(call: ToolCall, guest: LocatedGuest) -> list[dict[str, Any]]:
     if guest.type == "lxc":
-        return list(await call.get(f"{guest.path}/interfaces") or ())  # null of one that is stopped
+        return list(await call.get(f"{guest.path}/interfaces") or ())  # null if it is stopped
     try:
         return list((await call.get(f"{guest.path}/agent/network-get-interfaces"))["result"])
     except Refused:  # without access to the inside, report the configured addresses
@@ -88,7 +88,7 @@ async def _interfaces(call: ToolCall, guest: LocatedGuest) -> list[dict[str, Any
 
 
 def _ipv4(interface: dict[str, Any]) -> list[dict[str, Any]]:
-    """Usable addresses, as the agent and newer versions list them or as older versions write the first."""
+    """Usable addresses: a list from the agent and newer versions, a single one from older versions."""
     listed = [(str(one["ip-address"]), one.get("prefix")) for one in interface.get("ip-addresses", ())]
     if not listed and interface.get("inet"):
         address, _, length = str(interface["inet"]).partition("/")
@@ -101,7 +101,7 @@ def _ipv4(interface: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def backups(call: ToolCall) -> dict[str, Any]:
-    """Of one node, or of all: a shared storage is then asked once."""
+    """Of one node, or of all, where a shared storage is asked only once."""
     found: dict[str, dict[str, Any]] = {}
     for node in [call["node"]] if call["node"] else await call.nodes():
         for storage in await call.get(f"/nodes/{node}/storage", content="backup", enabled=1):

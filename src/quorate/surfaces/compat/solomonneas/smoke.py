@@ -1,4 +1,4 @@
-"""Smoke tests on a real cluster: whether a VM is fit to be cloned, what may be done, what was left behind."""
+"""Smoke tests on a real cluster: whether a VM can be cloned, which privileges exist, what was left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_GIB = 64
 WAIT = 180
 GIB = 1024**3
 
-# What creating, starting, backing up, rolling back and destroying a guest of the pool takes.
+# Privileges to create, start, back up, roll back and destroy a guest of the pool.
 PRIVILEGES = (
     "Datastore.AllocateSpace",
     "Datastore.Audit",
@@ -133,7 +133,7 @@ async def pool_resources(call: ToolCall) -> dict[str, Any]:
 
 
 async def _members(call: ToolCall, pool: str) -> list[dict[str, Any]]:
-    await call.rows("access_list", kind="pools", name=pool)  # says so if there is no such pool
+    await call.rows("access_list", kind="pools", name=pool)  # raises if there is no such pool
     return [row for row in await call.guests(fresh=True) if row.get("pool") == pool]
 
 
@@ -159,7 +159,7 @@ def _target(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _destroy(call: ToolCall, target: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
-    # To stop it first takes two steps, and the second must not be left undone.
+    # Stopping it first makes two steps, and the second must not be skipped.
     only_begin = call["wait"] is False and target["status"] != "running"
     patience = min(call["timeoutSeconds"] or WAIT, LONGEST_WAIT)
     try:

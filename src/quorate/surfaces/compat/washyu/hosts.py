@@ -33,7 +33,7 @@ async def discover(call: ToolCall) -> dict[str, Any]:
 
 
 async def execute(call: ToolCall) -> dict[str, Any]:
-    """As one output, errors after the rest; its exit code shows whether it succeeded."""
+    """Output and errors as one text, errors last; the exit code shows whether it succeeded."""
     done = await call.change(
         "host_exec",
         follow=PATIENCE,
@@ -77,7 +77,7 @@ async def update_groups(call: ToolCall) -> dict[str, Any]:
 
 
 async def open_shell(call: ToolCall) -> dict[str, Any]:
-    """`initial_command` is run first; the shell comes after it."""
+    """Open a shell that runs `initial_command` first."""
     first = call["initial_command"]
     command = ["/bin/sh", "-c", THEN_A_SHELL % first] if first else None
     async with logged_in_host(call) as host:

@@ -114,7 +114,7 @@ async def update(call: ToolCall) -> dict[str, Any]:
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Their services are containers as well as what the system itself runs: `type` or an image distinguishes them."""
+    """Their services are containers or systemd units; `type` or an image distinguishes them."""
     workloads: dict[str, Any] = dict(as_object(given.get("workloads"), "workloads"))
     services: dict[str, Any] = {}
     for name, value in as_object(given.get("services"), "services").items():
@@ -185,14 +185,14 @@ async def roll_back(call: ToolCall) -> dict[str, Any]:
         follow=PATIENCE,
         backup=call["backup_id"],
         devices=await _devices(call, call["rollback_scope"]),
-        data=True,  # as far as the backup was asked to have it
+        data=True,  # if the backup contains it
         **_dry_run_option(call),
     )
     return _mark_validated(call, change_answer(done, backup_id=call["backup_id"]))
 
 
 async def _devices(call: ToolCall, scope: str) -> list[str] | None:
-    """None are all of them."""
+    """The devices of the call; None for all."""
     numbers = call["device_ids"]
     if scope != "full" and not numbers:
         raise BadArgument(f"{scope} is about some devices", next_step="Give device_ids, or full")
@@ -212,7 +212,7 @@ def _dry_run_option(call: ToolCall) -> dict[str, Any]:
 
 
 def _mark_validated(call: ToolCall, answer: dict[str, Any]) -> dict[str, Any]:
-    """A check alone is a success."""
+    """A validation that passes is a success."""
     return {**answer, **success(validate_only=True)} if call["validate_only"] else answer
 
 
@@ -220,7 +220,7 @@ def _mark_validated(call: ToolCall, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def scale(call: ToolCall) -> dict[str, Any]:
-    """One after the other; nothing is begun before all of them have been looked at."""
+    """Scale services one after the other; nothing starts before all of them are checked."""
     wanted = _parse_scaling(call["scaling_plan"])
     if len(wanted) > 1 and call.arguments.get("plan_token"):
         raise BadArgument("A plan token is valid for one service", next_step="Scale them one by one")
@@ -264,7 +264,7 @@ async def _scale(call: ToolCall, one: Mapping[str, Any], **more: Any) -> ChangeR
 
 
 async def _require_place(call: ToolCall, one: Mapping[str, Any], plan: ChangeResult) -> None:
-    """Copies run where the first one does; a caller who names another device is refused."""
+    """Refuse another device than that of the first copy, where all copies run."""
     places = {change["on"] for change in plan.facts.get("changes", ()) if "on" in change}
     if one.get("device_id") is None or not places:
         return

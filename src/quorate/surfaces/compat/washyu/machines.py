@@ -1,4 +1,4 @@
-"""What washyu's tools share: how a machine is named and logged in to, and answers that begin with a status."""
+"""What washyu's tools share: the names and logins of machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def host_of_call(call: ToolCall) -> str:
 
 
 async def servers(call: ToolCall) -> dict[str, str]:
-    """The registered servers, switched off ones too: name -> who logs in there."""
+    """The registered servers, inactive ones included: name -> login."""
     rows = await call.rows("host_list", clusters=False, inactive=True)
     return {row["name"]: row.get("user", "") for row in rows}
 

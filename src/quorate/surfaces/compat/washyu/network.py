@@ -32,7 +32,7 @@ async def discover(call: ToolCall) -> dict[str, Any]:
 
 
 async def discover_all(call: ToolCall) -> dict[str, Any]:
-    """Each with its own login. Those that do not answer are listed with the others."""
+    """Discover each target with its own login; those that do not answer are listed as well."""
     targets = call["targets"]
     if len(targets) > MOST_TARGETS:
         raise BadArgument(f"{len(targets)} targets are too many", next_step=f"Give at most {MOST_TARGETS} at once")
@@ -73,7 +73,7 @@ async def sitemap(call: ToolCall) -> dict[str, Any]:
 
 
 def _names(row: Mapping[str, Any]) -> set[str]:
-    """What a device may be known by: a registered server or a guest is the same device once it has been discovered."""
+    """What may identify a device: a registered server or a guest is the same device once it is discovered."""
     return {str(row[name]) for name in ("host", "name", "address") if row.get(name)}
 
 
@@ -85,14 +85,14 @@ async def analyse(call: ToolCall) -> dict[str, Any]:
 async def suggest(call: ToolCall) -> dict[str, Any]:
     suggestions = {name: await _suggestion(call, kind) for name, kind in KINDS.items()}
     if not any("looked_at" in one for one in suggestions.values()):
-        await call.facts("network_suggest")  # says what is missing
+        await call.facts("network_suggest")  # raises with what is missing
     findings = await call.rows("network_analyze", severity="warning")
     upgrades = [{key: one.get(key) for key in ("about", "finding", "evidence", "to_do")} for one in findings]
     return success(suggestions={**suggestions, "upgrade_recommendations": upgrades})
 
 
 async def _suggestion(call: ToolCall, kind: str) -> dict[str, Any]:
-    """Without a cluster there is no place for a VM, and still one for other things."""
+    """Without a cluster there is no place for a VM, but there may be one for other kinds."""
     try:
         return await call.facts("network_suggest", kind=kind)
     except NotFound as problem:

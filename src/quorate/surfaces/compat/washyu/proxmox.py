@@ -1,4 +1,4 @@
-"""Proxmox VE: what there is, guests made, cloned, switched and deleted."""
+"""Proxmox VE: resources, and guests: creation, clones, power, deletion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def node_status(call: ToolCall) -> dict[str, Any]:
 
 
 async def find_guest(call: ToolCall) -> LocatedGuest:
-    """The guest of `node` and `vmid`. Who has its type wrong thinks of another one."""
+    """The guest of `node` and `vmid`. A wrong type means that the caller has another guest in mind."""
     guest = await guest_on_node(call)
     if guest.type != call["vm_type"]:
         raise BadArgument(
@@ -57,7 +57,7 @@ async def guest_status(call: ToolCall) -> dict[str, Any]:
 
 
 async def manage(call: ToolCall) -> dict[str, Any]:
-    """The hard stop loses what is unsaved, and is therefore a separate native tool."""
+    """The hard stop, which loses unsaved data, is a separate native tool."""
     guest = await find_guest(call)
     action = call["action"]
     if action == "stop":
@@ -76,7 +76,7 @@ async def clone(call: ToolCall) -> dict[str, Any]:
 
 
 async def delete(call: ToolCall) -> dict[str, Any]:
-    """Its power is cut first, if it runs."""
+    """Delete a guest; if it runs, its power is cut first."""
     guest = await find_guest(call)
     done = await call.change("guest_delete", follow=PATIENCE, guest=guest.vmid, purge=call["purge"], stop=True)
     return task_answer(done, node=guest.node, vmid=guest.vmid)
@@ -92,7 +92,7 @@ def create(operation: str, parameters: Mapping[str, Source]) -> Recipe:
 
 
 def task_answer(done: ChangeResult, **about: Any) -> dict[str, Any]:
-    """`data` is the task, which that server answers with."""
+    """The answer of that server, whose `data` is the task."""
     answer = change_answer(done, **about)
     return {**answer, "data": done.task} if done.task else answer
 

@@ -25,7 +25,7 @@ async def info(call: ToolCall) -> dict[str, Any]:
 
 
 def service_read(operation: str, parameters: Mapping[str, Source] | None = None, **fixed: Any) -> Recipe:
-    """A look at a service on the machine of the call."""
+    """Read a service on the machine of the call."""
 
     async def recipe(call: ToolCall) -> dict[str, Any]:
         async with logged_in_host(call) as host:
