@@ -1,4 +1,4 @@
-"""`make bench`: prints what was measured next to its floor, target and limit; exit code 1 beyond a limit.
+"""`make bench`: print each figure with its floor, target and limit; exit code 1 if one exceeds its limit.
 
 Arguments choose parts: `python -m bench starts calls`. docs/performance.md explains the rows.
 """

@@ -1,4 +1,4 @@
-"""The least that the MCP SDK can start: one tool, nothing else. The baseline for a cold start."""
+"""The smallest server that the MCP SDK can start: one tool. The floor for a cold start."""
 
 from mcp.server import MCPServer
 

@@ -27,9 +27,9 @@ MANY_ROUNDS = 9
 AT_ONCE = 50
 DIRECTLY = "read by a client that opens a connection for each request"
 STOPPED = 1000
-"""Added to the vmids of guests that are started."""
+"""Offset of the vmids of guests to start."""
 ROOM = 1.6
-"""Room for wall time."""
+"""Room for noise in wall time."""
 
 
 class Direct:
@@ -41,7 +41,7 @@ class Direct:
         self.cluster = int(environ[PROCESS])
 
     async def requests(self) -> int:
-        """How many the cluster has answered so far."""
+        """Requests that the cluster has answered so far."""
         async with self._session.get(f"{self._url}/requests") as response:
             return int(await response.text())
 
@@ -65,7 +65,7 @@ def guest(vmid: int) -> str:
 
 @contextlib.asynccontextmanager
 async def direct(environ: dict[str, str], *, pooled: bool) -> AsyncIterator[Direct]:
-    """Its connections stay open if they are pooled; otherwise each request has one of its own."""
+    """Pooled connections stay open; otherwise each request opens its own."""
     context = ssl.create_default_context(cafile=environ["PROXMOX_CA_FILE"])
     headers = {"Authorization": f"PVEAPIToken={TOKEN_ID}={TOKEN_SECRET}"}
     connector = aiohttp.TCPConnector(ssl=context, force_close=not pooled)
@@ -92,7 +92,7 @@ async def calls(table: Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One call, many times, each next to its floor."""
+    """One call, many times, each paired with its floor."""
 
     requests: float
     cpu: float
@@ -157,17 +157,17 @@ async def _reads(table: Table, server: StdioServer, floor: Direct, pool: Direct)
         return await server.call("guest_get", guest=vmid)
 
     async def get_afresh(vmid: int) -> object:
-        await asyncio.sleep(2.05)  # until what is known of the cluster is too old
+        await asyncio.sleep(2.05)  # until the view of the cluster is outdated
         return await get(vmid)
 
     one = await measure(server, pool, get, floor.status, pool.status)
-    table.add("requests without detail, the cluster being known", one.requests, "", 2)
+    table.add("requests without detail, with a fresh view", one.requests, "", 2)
     table.add("CPU", one.cpu, "ms", 3, room=2)
     one.add_time(table, "time, times the floor", 1.5)
     one.add_pooled_time(table, "time, times an open connection", 2)
     afresh = await measure(server, pool, get_afresh, floor.status, rounds=3)
-    table.add("requests, the cluster being read again", afresh.requests, "", 3)
-    table.add("CPU, the cluster being read again", afresh.cpu, "ms", 25, room=2)
+    table.add("requests, with an outdated view", afresh.requests, "", 3)
+    table.add("CPU, with an outdated view", afresh.cpu, "ms", 25, room=2)
     many = await measure(server, pool, at_once(get), at_once(floor.status), at_once(pool.status), MANY_ROUNDS)
     table.add("requests of 50 at once", many.requests, "", 2 * AT_ONCE + 1)
     table.add("CPU of 50 at once", many.cpu, "ms", 75, room=1.8)

@@ -22,7 +22,7 @@ BARE = [sys.executable, str(Path(__file__).with_name("bare_server.py"))]
 QUORATE = [sys.executable, "-m", "quorate"]
 LONGEST_LINE = 64 << 20
 NOT_INSTALLED = ("rich",)
-"""Installed by tools for development alone. The MCP SDK imports it where it can, which users' installations cannot."""
+"""Installed only by development tools. The MCP SDK imports it if it is there, unlike in users' installations."""
 PROCESS = "BENCH_CLUSTER"
 """The variable with the process of the synthetic cluster."""
 
@@ -37,7 +37,7 @@ def cpu_of(command: Sequence[str], environ: dict[str, str]) -> float:
 
 @contextlib.contextmanager
 def synthetic(guests: int) -> Iterator[dict[str, str]]:
-    """The environment of a client of a synthetic cluster, in a home of its own."""
+    """The environment of a client of a synthetic cluster, with its own home folder."""
     command = [sys.executable, "-m", "bench.synthetic_pve", "--guests", str(guests)]
     with (
         tempfile.TemporaryDirectory(prefix="quorate-bench-") as home,
@@ -63,7 +63,7 @@ def synthetic(guests: int) -> Iterator[dict[str, str]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads so far."""
+    """CPU seconds of all threads so far."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -140,7 +140,7 @@ async def started(command: Sequence[str], environ: dict[str, str]) -> AsyncItera
 
 
 class Stopwatch:
-    """Wall time, and how much of it the processes involved were ready to run but had no core."""
+    """Wall time, and how much of it the processes involved spent waiting for a core."""
 
     def __init__(self, *processes: int) -> None:
         self._processes = (os.getpid(), *processes)
@@ -157,10 +157,10 @@ class Stopwatch:
 
     @property
     def busy(self) -> float:
-        """The share of the time that was spent waiting for a core, which says nothing about what is measured."""
+        """The share of the time spent waiting for a core, which is the machine's load and not Quorate's cost."""
         return self._waits / self._wall if self._wall else 0.0
 
 
 def _waited(process: int) -> float:
-    """Seconds that the main thread of a process was ready to run and had no core."""
+    """Seconds that the main thread of a process spent waiting for a core."""
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9

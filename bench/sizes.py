@@ -1,4 +1,4 @@
-"""What does not depend on time: bytes, requests to a simulated cluster, and memory for a large upload."""
+"""Figures that do not depend on time: bytes, requests to a simulated cluster, and memory for a large upload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quorate.surfaces.native import as_json, describe
 GUESTS = 2000
 LARGE = 2 * 1024**3
 LISTS = (("guest_list", 50, 4500, 8000), ("node_list", 24, 2500, 4000), ("storage_list", 50, 5000, 6000))
-"""A list, its rows, and the most bytes of them as text and as raw values."""
+"""A list, its number of rows, and its maximum bytes as text and as raw values."""
 
 
 def tool_list(table: Table) -> None:
@@ -69,7 +69,7 @@ async def answers(table: Table) -> None:
                     app.cluster.inventory.forget()
                     before = len(sim.requests)
                     await client.call_tool(tool, given)
-                    table.add(f"requests of {tool}, nothing being known", len(sim.requests) - before, "", most)
+                    table.add(f"requests of {tool}, with an empty cache", len(sim.requests) - before, "", most)
                 for tool, limit, most, most_raw in LISTS:
                     answer = await client.call_tool(tool, {"limit": limit})
                     text = "".join(block.text for block in answer.content if block.type == "text")
@@ -80,7 +80,7 @@ async def answers(table: Table) -> None:
 
 
 async def large_upload(table: Table) -> None:
-    """The most memory that this process has ever held is compared, so it comes before what takes much of it."""
+    """Compares the peak memory of this process, so it runs before anything that needs much memory."""
     table.section("image_upload")
     with tempfile.TemporaryDirectory() as folder:
         async with SimulatedCluster() as sim:

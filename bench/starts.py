@@ -1,4 +1,4 @@
-"""Starting: until a client has the tools, until its first real answer, and commands at the shell."""
+"""Start: CPU until a client has the tools and until its first real answer, and CPU of commands at the shell."""
 
 from __future__ import annotations
 

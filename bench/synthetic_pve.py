@@ -1,6 +1,6 @@
 """A cluster of any size that takes 5 ms for every request and next to no CPU, so that only the client is measured.
 
-It answers what the measured calls read, from texts prepared in advance; it is not a simulator. `/requests` counts.
+It serves prepared answers to what the measured calls read; it is not a simulator. `/requests` counts requests.
 """
 
 from __future__ import annotations

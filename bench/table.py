@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 BUSY = 0.2
-"""The share of waiting for a core above which wall time says more about the machine than about what is measured."""
+"""The share of waiting for a core above which wall time says more about the machine than about Quorate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Row:
     unit: str
     target: float
     limit: float
-    """The target and room for noise: what is beyond it is a regression."""
+    """The target plus room for noise; a figure beyond it is a regression."""
     remark: str = ""
     busy: float = 0.0
-    """The share of the time for which the measured processes waited for a core."""
+    """The share of the time that the measured processes waited for a core."""
 
     @property
     def is_over(self) -> bool:
@@ -54,7 +54,7 @@ class Table:
         remark: str = "",
         busy: float = 0.0,
     ) -> None:
-        """`room`: how many times the target a noisy machine may take; 1 for what does not depend on time."""
+        """`room`: how many times the target a noisy machine may take; 1 for figures that do not depend on time."""
         row = Row(what, value, unit, target, round(target * room, 2), remark, busy)
         self.rows.append(row)
         limits = f"target {row.target:g}, limit {row.limit:g}"
@@ -67,5 +67,5 @@ class Table:
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> float:
-    """The median of pairs that were measured one after the other, so that a busy moment hits both."""
+    """The median of pairs measured one after the other, so that a busy moment affects both."""
     return statistics.median(one / other for one, other in zip(ours, floor, strict=True))

@@ -18,7 +18,7 @@ from quorate.pve.connection import Connection, Secret, Token, Trust
 
 
 async def watch(table: Table) -> None:
-    """CPU time of this process alone; the first cycles import modules and are left out."""
+    """CPU time of this process alone; the first cycles import modules and do not count."""
     table.section("the watch (32 nodes and 5,000 guests in the simulator)")
     command = [sys.executable, "-m", "quorate", "sim", "--nodes", "32", "--guests", "5000"]
     with (

@@ -29,7 +29,7 @@ INTRODUCTION = """# Tools
 
 Generated from the code by `make docs`; do not edit.
 
-Every tool that changes something also takes `dry_run` (show the plan, do nothing) and `wait` (seconds to follow the
+Every tool that changes something also accepts `dry_run` (show the plan, do nothing) and `wait` (seconds to follow the
 task before returning its id). Refer to guests by vmid, name or `node/vmid`.
 """
 

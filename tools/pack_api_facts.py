@@ -21,7 +21,7 @@ def read_table(folder: Path, name: str) -> Any:
 
 
 def api_table(folder: Path, version: str) -> dict[str, Any]:
-    """The endpoints of one version, without counts and origin, which are of no use at run time."""
+    """The endpoints of one version, without counts and origin, which are not used at run time."""
     table = read_table(folder, f"pve-api-{version}.json")
     return {"version": version, "paths": table["paths"], "defs": table["defs"]}
 

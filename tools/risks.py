@@ -25,9 +25,9 @@ ENDPOINTS = """
 ## Endpoints of the PVE API
 
 Every call of every plan is judged by this table, whichever tool makes it. If a plan contains a call with a higher risk
-than its tool, the higher risk decides about access and approval, unless the call is excused below.
+than its tool, the higher risk decides access and approval, unless the call is listed below as an exception.
 
-| risk | why | endpoints | such as |
+| risk | why | endpoints | examples |
 |---|---|---|---|
 """
 PARAMETERS = """
@@ -37,15 +37,15 @@ These parameters make a write DESTROY on any of these paths:
 |---|---|---|
 """
 EXCUSED = """
-## Calls with a higher risk than their tool
+## Exceptions: calls with a higher risk than their tool
 
-| tool | the call | why it is excused |
+| tool | call | why it is an exception |
 |---|---|---|
 """
 NEVER = """
 ## Endpoints that `api_call` never calls
 
-| why | endpoints | such as |
+| why | endpoints | examples |
 |---|---|---|
 """
 

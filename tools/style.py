@@ -17,10 +17,10 @@ FOREIGN_WORDS = (
     ROOT / "src" / "quorate" / "sim",
     ROOT / "src" / "quorate" / "surfaces" / "synonyms.py",
 )
-"""String literals here are test data, PVE's answers or search words; docstrings and comments are ours."""
+"""String literals in these are test data, PVE's answers or search words; only docstrings and comments are checked."""
 
 NOUNS = frozenset({"drawing", "keyring", "networking", "parsing", "rendering", "routing", "sighting"})
-"""Words that look like participles and are nouns of the field."""
+"""Words that look like participles but are nouns of the field."""
 
 Passage = tuple[int, str]
 """The line where a piece of text starts, and the text."""
@@ -39,7 +39,9 @@ def check_phrases() -> Iterator[str]:
     rows = _table("Phrases to avoid")
     instead = {phrase: cells[1] for cells in rows for phrase in _split(cells[0])}
     fine = [phrase for cells in rows for phrase in _split(cells[2])]
-    phrases = "|".join(re.escape(phrase) for phrase in [*fine, *instead])  # the first that fits wins: what is fine
+    phrases = "|".join(
+        re.escape(phrase) for phrase in [*fine, *instead]
+    )  # the first match wins, so exceptions come first
     pattern = re.compile(rf"(?<![\w`.-])(?:{phrases})(?![\w`-])", re.IGNORECASE)
     for path in _files():
         for line, passage in _python(path) if path.suffix == ".py" else _paragraphs(path):
@@ -126,7 +128,7 @@ def _paragraphs(path: Path) -> Iterator[Passage]:
 
 
 def _python(path: Path) -> Iterator[Passage]:
-    """Comments and docstrings; all other string literals too, unless they are not ours."""
+    """Comments and docstrings, and all other string literals except in `FOREIGN_WORDS`."""
     source = path.read_text()
     yield from _comments(source)
     only_docstrings = any(path.is_relative_to(one) for one in FOREIGN_WORDS)
