@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and hooks shared by all tests."""
 
 import contextlib
 import gc
@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, settings
 from quorate.homelab import vault
 from quorate.state import passphrase
 
-# How long examples take says something about the machine, not about the code.
+# The duration of examples depends on the machine, not on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-# Far more than Python's 700: looking for garbage after every few calls takes a twentieth of the time.
+# Far more than Python's 700: collecting garbage after every few calls takes a twentieth of the time.
 gc.set_threshold(50_000)
 
 MEMORY = "/dev/shm"
@@ -31,7 +31,7 @@ _homes = itertools.count()
 
 
 def _use_memory() -> None:
-    """Put temporary files into memory: every change of state is synced, and a disk takes milliseconds for that."""
+    """Keep temporary files in memory: every change of state is synced, which takes milliseconds on a disk."""
     if os.environ.get("TMPDIR") or not os.access(MEMORY, os.W_OK):
         return
     if shutil.disk_usage(MEMORY).free >= ROOM and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """SHARE=2/4: of the thorough tests every fourth, from the second; the four shares together are all of them."""
+    """SHARE=2/4 runs every fourth thorough test, starting with the second."""
     if not (share := os.environ.get("SHARE")):
         return
     numbers = [int(number) if number.isdecimal() else 0 for number in share.split("/")]
@@ -108,21 +108,21 @@ def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and what they import stay to the end: no search for garbage need look at them again."""
+    """Thousands of tests and their imports live until the end, so the garbage collector need not look at them again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
-    """At the end pytest looks for garbage several times more."""
+    """pytest collects garbage several more times at the end."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Of the whole session, so that the tests of a module can share an asynchronous fixture."""
+    """For the whole session, so that the tests of a module can share an asynchronous fixture."""
     return "asyncio"
 
 
@@ -144,7 +144,7 @@ def _home_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 
 @pytest.fixture(autouse=True)
 def _quick_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To check one takes tenths of a second on purpose (tests/state/test_passphrase.py)."""
+    """Checking a passphrase takes tenths of a second on purpose (tests/state/test_passphrase.py)."""
     monkeypatch.setattr(passphrase, "COST", 2**4)
     monkeypatch.setattr(vault, "LEAST_COST", 2**4)
 

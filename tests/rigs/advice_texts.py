@@ -1,4 +1,4 @@
-"""What the source says to callers: its literal texts, and the advice that it builds, found in the syntax tree."""
+"""Texts for callers in the source: literals, and advice that the code builds, found in the syntax tree."""
 
 from __future__ import annotations
 

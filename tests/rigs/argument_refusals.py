@@ -1,4 +1,4 @@
-"""What a caller reads whose arguments do not fit, without a server: they are judged before anything is asked."""
+"""The refusal of wrong arguments, without a server: arguments are checked before any request is sent."""
 
 from __future__ import annotations
 

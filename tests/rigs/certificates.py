@@ -1,4 +1,4 @@
-"""A CA of our own, and certificates it signs for this machine; and the certificates that simulated clusters share."""
+"""A test CA and certificates for this machine, and the certificates that simulated clusters share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def shared_identity(directory: Path, node_names: Iterable[str]) -> ServerIdentity:
-    """The same for every simulated cluster with nodes of these names: to create one takes milliseconds."""
+    """Shared by all simulated clusters with nodes of these names, because creating one takes milliseconds."""
     identity, files = _identity(tuple(node_names))
     for name, content in files.items():
         (directory / name).write_bytes(content)

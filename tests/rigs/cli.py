@@ -17,7 +17,7 @@ from quorate.cli import main
 def quorate(
     *arguments: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a thread of its own, as it starts an event loop; one that is running here waits."""
+    """Run a command in its own thread, because it starts an event loop; a loop that is running here waits."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_run, arguments, environ, cwd).result()
 

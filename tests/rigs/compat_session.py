@@ -1,4 +1,4 @@
-"""A tool of another server, called by its own name and parameters, and the look at what it did."""
+"""Calls a tool of another server by its own name and parameters, and checks what it did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Try:
 
 
 def as_tries(rows: Iterable[Row]) -> list[Try]:
-    """Rows whose look is at the world alone, as calls of the tools themselves."""
+    """Rows that check only the world, as calls of the tools themselves."""
     return [Try(row.tool, row.given, row.check, row.prepare) for row in rows]
 
 
@@ -45,7 +45,7 @@ async def surface(
 
 
 async def attempt(quorate: Rig, tried: Try) -> Done:
-    """Prepare the world, call the tool and look at what it did."""
+    """Prepare the world, call the tool and check what it did."""
     world = quorate.sim.world
     if tried.prepare is not None:
         tried.prepare(world)
@@ -67,11 +67,11 @@ ONLY_DOCUMENTED: dict[tuple[str, str], dict[str, Any]] = {
     ("gilby125", "proxmox_remove_disk_vm"): {"mp": ["string", False, None]},
     ("gilby125", "proxmox_remove_mountpoint_lxc"): {"disk": ["string", False, None]},
 }
-"""What the documentation of a server says and its code does not have; the rest is the same in both."""
+"""What a server's documentation has and its code lacks; the rest is the same in both."""
 
 
 def documented(system: str) -> dict[str, dict[str, Any]]:
-    """Tool -> parameter -> type, whether it is required, default: what documentation and code say together."""
+    """Tool -> parameter -> type, whether it is required, and default, from documentation and code together."""
     return {
         row["tool"]: {**row["params"], **ONLY_DOCUMENTED.get((system, row["tool"]), {})}
         for row in seed_rows()

@@ -1,11 +1,11 @@
-"""A host whose `docker` knows Compose: it starts nothing, but records its calls as files in a folder.
+"""A host whose `docker` supports Compose: it starts nothing, but records its calls as files in a folder.
 
-    host = ComposeHost(folder); options of the house: host.options; catalogue of the house: host.catalogue
+    host = ComposeHost(folder); pass host.options and host.catalogue to the homelab rig
     host.say("no-pull")     from now on images cannot be fetched
-    host.say("slow")        or not as long as this is said; unsay takes it back
-    host.calls              every call of docker, a line each
+    host.say("slow")        or only until unsay
+    host.calls              every call of docker, one line each
 
-Whether a service is healthy is decided by a real web server of the test, which asks `host.version`.
+A real web server in the test decides whether a service is healthy; it reads `host.version`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ logs) echo "page-1 | the last words";;
 esac
 """
 _ABSENT = tuple((name, "#!/bin/sh\nexit 127\n") for name in ("docker-compose", "podman"))
-"""Whatever this machine has of them."""
+"""Those of them that this machine has."""
 _SUDO = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
 
 
@@ -100,7 +100,7 @@ class ComposeHost:
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[int]:
-        """The page of the service: it answers well as long as a version runs that is not called broken."""
+        """The page of the service, healthy while a version runs that is not called broken."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")

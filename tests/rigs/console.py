@@ -1,4 +1,4 @@
-"""A person at the console, without a browser: pages are fetched, forms are sent as the pages have them."""
+"""A person at the console, without a browser: fetches pages and submits their forms."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def console(tmp_path: Path, *, access: Access = Access.ADMIN, **options: A
 
 
 async def ask_to_delete(quorate: Web, token: str, guest: str = "test-vm") -> str:
-    """An assistant asks for a deletion and does not wait; returns the approval's id."""
+    """Request a deletion as an assistant, without waiting; return the approval's id."""
     async with quorate.client(token) as client:
         answer = await client.call_tool("guest_delete", {"guest": guest, "wait": 0})
     text = "".join(getattr(block, "text", "") for block in answer.content)

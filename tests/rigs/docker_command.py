@@ -1,6 +1,6 @@
-"""A host with Docker's command and a Compose project: the words that daily work needs, over a state in a file.
+"""A host with a `docker` command and a Compose project: the subcommands that the tools use, on a state in a file.
 
-    host = DockerCommand(folder); options of the house: host.options
+    host = DockerCommand(folder); pass host.options to the homelab rig
     host.publish("app:1", "healthy")   a new image of that tag in the registry; its containers become healthy, or not
     host.state()                       images by name, containers by id, unused objects, every call
 

@@ -1,6 +1,6 @@
-"""A stand-in for Docker's engine: the calls of its API that matter here, on a Unix socket, with nothing behind them.
+"""A stand-in for the Docker engine: the API calls that the tools use, on a Unix socket, without containers.
 
-What an image does when it is started is in its name: `broken` ends at once, `slow` becomes healthy at the third look.
+An image's name decides what its container does: `broken` exits at once, `slow` becomes healthy at the third check.
 The real engine is in tests/real.
 """
 
@@ -29,13 +29,13 @@ class DockerEngine:
     bodies: list[Any] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     pulling: asyncio.Event = field(default_factory=asyncio.Event)
-    """A pull comes to its end once this is set."""
+    """A pull ends once this is set."""
     pull_error: str = ""
     hangs_up_on: str = ""
-    """The action after which it says nothing more."""
+    """The action after which it stops answering."""
     log: list[bytes] = field(default_factory=lambda: [b"first\n", b"no such file\n"])
     busy: bool = False
-    """Nothing can be removed."""
+    """Whether every removal fails."""
 
     def __post_init__(self) -> None:
         self.pulling.set()
@@ -178,7 +178,7 @@ async def _event(answer: web.StreamResponse, **event: Any) -> None:
 async def listening(
     socket: Path, handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> AsyncIterator[None]:
-    """An HTTP server on a Unix socket, all of whose paths lead to `handle`."""
+    """An HTTP server on a Unix socket; `handle` serves all paths."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app)

@@ -1,4 +1,4 @@
-"""A homelab on loopback: SSH servers that run commands here, a simulated cluster, and Quorate before both."""
+"""A homelab on loopback: SSH servers that run commands here, a simulated cluster, and Quorate in front of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class House:
     settings: HomelabSettings
 
     async def register(self, *names: str, **more: Any) -> None:
-        """Register these hosts, or all of them, by the tool that is there for it."""
+        """Register these hosts, or all of them, with `host_register`."""
         for name in names or self.hosts:
             host = self.hosts[name]
             given = {"user": "tester", "key": str(host.key_file), "verify": False, **more}

@@ -1,4 +1,4 @@
-"""A PATH with what every host has, and none of the container engines that this machine may have."""
+"""A PATH with standard programs only, without the container engines that this machine may have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sessions for the PVE client that hand each request to the simulated cluster in memory.
 
-The client encodes every request as it does for TLS, and the simulator reads the very same target and body: only the
-sockets are left out, which are most of the cost of a call.
+The client encodes every request as for TLS, and the simulator reads the same target and body. Only the sockets are
+missing, which are most of the cost of a call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as it went out."""
+    """One request as it was sent."""
 
     method: str
     target: str
@@ -38,7 +38,7 @@ class Sent:
 
 
 class Wire:
-    """Takes the place of the client's HTTP session."""
+    """Replaces the client's HTTP session."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -130,7 +130,7 @@ async def _exchange(handler: Handler, request: Request) -> AsyncIterator[_Respon
 
 
 class _Response:
-    """As much of an answer as the client reads."""
+    """The parts of a response that the client reads."""
 
     def __init__(self, response: web.StreamResponse) -> None:
         assert isinstance(response, web.Response)
@@ -140,7 +140,7 @@ class _Response:
 
 
 class Request:
-    """As much of a request as the simulator's front reads."""
+    """The parts of a request that the simulator reads."""
 
     transport = None
     keep_alive = True

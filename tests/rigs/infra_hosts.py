@@ -22,7 +22,7 @@ TOOLS = ("tar", "mkdir", "mktemp", "chown", "chmod", "mv", "rm", "dirname", "cat
 
 @dataclass
 class FilledEngine(DockerEngine):
-    """With files in its volumes: as tars, by container and path."""
+    """An engine with files in its volumes, as tars by container and path."""
 
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
 

@@ -19,9 +19,9 @@ class LxdServer:
     instances: dict[str, dict[str, Any]] = field(default_factory=dict)
     bodies: list[Any] = field(default_factory=list)
     fails: str = ""
-    """What the next start ends with, if it is to fail."""
+    """The error of the next start, if it should fail."""
     deaf: bool = False
-    """Its instances do not listen to a polite end."""
+    """Whether instances ignore a graceful stop."""
     _going_on: list[Callable[[], str]] = field(default_factory=list)
     _looked: int = 0
 
@@ -67,7 +67,7 @@ class LxdServer:
         return web.json_response({"type": "async", "operation": place, "metadata": {"status_code": 103}}, status=202)
 
     def _waited(self, number: int) -> web.Response:
-        """At the first look it is still running."""
+        """Still running at the first check."""
         self._looked += 1
         if self._looked == 1:
             progress = {"create_instance_from_image_unpack_progress": "Unpack: 40% (9MB/s)"}

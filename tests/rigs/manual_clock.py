@@ -1,4 +1,4 @@
-"""A clock that advances only when someone waits or the test sets it, and long times on the simulator's clock."""
+"""A clock that advances only when someone waits or the test sets it, and long jumps of the simulator's clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quorate.sim.clock import ManualClock
 
 
 async def jump(clock: ManualClock, seconds: float) -> None:
-    """Let time pass at once: whatever is due runs once, however long it took. To advance a day takes a second."""
+    """Jump ahead: whatever is due runs once. (Advancing step by step through a day takes a second.)"""
     clock._now += seconds
     await clock.advance(0)
     await clock.advance(0)

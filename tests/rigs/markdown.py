@@ -1,4 +1,4 @@
-"""Looks at gilby125's markdown, against what the world holds or PVE itself says."""
+"""Checks gilby125's Markdown against the simulated world or PVE's own answers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def said(done: Done, *parts: str) -> None:
         assert part in text(done), text(done)
 
 
-# -- looks at what the reads tell --------------------------------------------------------------------------------------
+# -- checks of reads ---------------------------------------------------------------------------------------------------
 
 
 def blocks(done: Done) -> dict[str, str]:
-    """The entries of a list, by their names in bold letters."""
+    """The entries of a list, by their names in bold."""
     entries = text(done).split("\n\n")[1:]
     return {found[1]: entry for entry in entries if (found := re.search(r"^\S+ (?:\S+ )?\*\*(.+?)\*\*", entry))}
 
@@ -128,11 +128,11 @@ async def backups_are_listed(done: Done) -> None:
     said(done, f"**Total**: {len(expected)} backup(s)")
 
 
-# -- looks at what the changes tell ------------------------------------------------------------------------------------
+# -- checks of changes -------------------------------------------------------------------------------------------------
 
 
 def and_done(check: checks.Check) -> checks.Check:
-    """Every change says that it is done, of what, and by which task, which has ended well."""
+    """Check that a change says what is done and names its task, which has succeeded."""
 
     async def look(done: Done) -> None:
         check(done)

@@ -31,7 +31,7 @@ _TURNS = 1000
 
 
 class DrivenTime:
-    """The simulator's clock as the product sees it: when Quorate waits, simulated time passes and the test does not."""
+    """The simulator's clock as the product sees it: when Quorate waits, only simulated time passes."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -171,7 +171,7 @@ def _leave_out_sockets(app: App, sim: SimulatedCluster, clock: ManualClock) -> N
 
 
 def _driven(handler: Handler, clock: ManualClock) -> Handler:
-    """Let simulated time pass while a request waits, for a lock say: nothing else moves the clock in the meantime."""
+    """Let simulated time pass while a request waits, such as for a lock: nothing else moves the clock."""
 
     async def answer(request: Any) -> StreamResponse:
         answering = asyncio.ensure_future(handler(request))

@@ -1,4 +1,4 @@
-"""An OAuth issuer on loopback: its metadata, its keys, and tokens that are right or wrong in every way."""
+"""An OAuth issuer on loopback: metadata, keys, and tokens that are valid or invalid in every way."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class FakeIssuer:
     metadata: dict[str, Any] = field(default_factory=dict)
     silent: bool = False
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Authorization codes that were given out, and what was asked for with each."""
+    """Issued authorization codes, and the request for each."""
     grants: dict[str, Any] = field(default_factory=dict)
-    """Claims of the tokens that people get who log in here."""
+    """Claims of the tokens that people get when they log in."""
 
     def add_key(self, kid: str, algorithm: str, size: int = 2048, **changes: Any) -> None:
         self.private[kid] = _MAKERS[algorithm](size)
@@ -50,7 +50,7 @@ class FakeIssuer:
         return HttpSettings(issuer=self.url, audience=(AUDIENCE,), **changes)
 
     def token(self, kid: str = "one", algorithm: str = "ES256", header: Any = None, **claims: Any) -> str:
-        """A good one, but for what is said otherwise; a claim that is None is left out."""
+        """A valid token, except for the given claims; a claim that is None is omitted."""
         now = int(time.time())
         all_claims = {"iss": self.url, "aud": AUDIENCE, "sub": "alice", "exp": now + 300, "iat": now, **claims}
         all_claims.setdefault("scope", "quorate:read")
@@ -68,7 +68,7 @@ def unsigned(token: str, **header: Any) -> str:
 
 
 def signed_with_public_key(issuer: FakeIssuer, kid: str) -> str:
-    """The old trick: the public key, which everybody has, used as the secret of an HMAC."""
+    """The algorithm confusion attack: the public key used as the secret of an HMAC."""
     claims = issuer.token(kid, "RS256").split(".")[1]
     secret = (
         issuer.private[kid]
@@ -86,7 +86,7 @@ def _encoded(facts: dict[str, Any]) -> str:
 
 
 def _logged_in(issuer: FakeIssuer, asked: dict[str, str]) -> web.Response:
-    """The person has logged in: back to where they came from, with a code."""
+    """Log the person in and redirect back with a code."""
     code = f"code-{len(issuer.codes)}"
     issuer.codes[code] = asked
     back = f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
@@ -94,7 +94,7 @@ def _logged_in(issuer: FakeIssuer, asked: dict[str, str]) -> web.Response:
 
 
 def _token(issuer: FakeIssuer, given: dict[str, str]) -> web.Response:
-    """A code works once, for the client and the browser that asked for it."""
+    """Exchange a code: it works once, for the client and browser that requested it."""
     asked = issuer.codes.pop(given.get("code", ""), None)
     digest = base64.urlsafe_b64encode(hashlib.sha256(given.get("code_verifier", "").encode()).digest()).decode()
     if (

@@ -1,5 +1,5 @@
-"""A real OpenSSH server in namespaces of its own, with accounts of its own: what is done to them, this machine never
-sees. Root is needed for that, so elsewhere the tests that want one are skipped."""
+"""A real OpenSSH server in its own namespaces, with its own accounts: changes to them never reach this
+machine. This needs root; without it, the tests are skipped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Subsystem sftp internal-sftp
 PidFile none
 LogLevel ERROR
 """
-# The programs of Alpine, with the options that BusyBox has and no others, on top of the real ones.
+# Alpine's programs, with only the options that BusyBox has, on top of the real ones.
 _AS_BUSYBOX = {
     "adduser": """while getopts Ds:g:u: o; do
 case $o in D) d=1;; s) s=$OPTARG;; g) g=$OPTARG;; u) u=$OPTARG;; *) exit 1;; esac; done
@@ -147,7 +147,7 @@ def _make_keys(system: OwnSystem) -> None:
         path.chmod(0o600)
     public = host_key.export_public_key().decode().strip()
     system.known_hosts.write_text(f"[{HOST}]:{system.port} {public}\n")
-    # Root's home is that of this machine, so root gets another one: nothing of it is touched.
+    # Root gets another home, so that this machine's own is not touched.
     root = system.folder / "home/root"
     (root / ".ssh").mkdir(parents=True, mode=0o700)
     (root / ".ssh/authorized_keys").write_bytes(own.export_public_key())

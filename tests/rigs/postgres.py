@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests, where its binaries are there; the tests that need it are skipped if not.
+"""A real PostgreSQL server for tests; without its binaries, the tests that need it are skipped.
 
 Import `postgres_server` and `postgres` into a conftest to use them: each test gets its own empty database.
 """
@@ -39,12 +39,12 @@ class PostgresServer:
         self._control("start", "-o", options, "-l", self.folder / "log")
 
     def stop(self) -> None:
-        """At once, cutting off all connections."""
+        """Stop at once, dropping all connections."""
         self._control("stop", "-m", "immediate")
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """It is there and takes connections, but nothing answers."""
+        """Suspend the server: it accepts connections but does not answer."""
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
         everyone = [first, *map(int, children)]
@@ -81,7 +81,7 @@ class PostgresServer:
 def postgres_server() -> Iterator[PostgresServer]:
     pytest.importorskip("asyncpg", reason="the extra `postgres` is not installed")
     initdb, pg_ctl = _binary("initdb"), _binary("pg_ctl")
-    folder = Path(tempfile.mkdtemp(prefix="quorate-pg-"))  # not below pytest's, which other users may not enter
+    folder = Path(tempfile.mkdtemp(prefix="quorate-pg-"))  # not below pytest's folder, which other users may not enter
     try:
         (folder / "password").write_text(PASSWORD)
         as_user = _unprivileged(folder)
@@ -126,7 +126,7 @@ def _binary(name: str) -> str:
 
 
 def _unprivileged(folder: Path) -> dict[str, object]:
-    """PostgreSQL refuses to run as root: how to start it as someone else, who owns the folder."""
+    """PostgreSQL refuses to run as root, so start it as another user, who owns the folder."""
     if os.geteuid() != 0:
         return {}
     known = {user.pw_name: user for user in pwd.getpwall()}

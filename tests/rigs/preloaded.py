@@ -1,4 +1,4 @@
-"""What the processes that tests fork have imported already."""
+"""Modules that are already imported in the processes that tests fork."""
 
 import quorate.app
 import quorate.cli

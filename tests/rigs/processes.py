@@ -1,4 +1,4 @@
-"""The `quorate` command in a process of its own, with real pipes and signals.
+"""The `quorate` command in its own process, with real pipes and signals.
 
 It is forked from a Python that has imported Quorate once for all of them: to start another takes a second of CPU.
 """
@@ -25,7 +25,7 @@ FORKED.set_forkserver_preload(["tests.rigs.preloaded"])
 
 
 class Running:
-    """A command that runs: its input, its output, and how it ends."""
+    """A running command: its input, output and exit code."""
 
     def __init__(self, process: BaseProcess, stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
         self._process = process
@@ -43,7 +43,7 @@ class Running:
         return self._process.exitcode
 
     def communicate(self, given: str = "") -> tuple[str, str]:
-        """Write the last of its input and read all that it still says."""
+        """Write the rest of its input and read the rest of its output."""
         with contextlib.suppress(BrokenPipeError):  # it may not read it
             self.stdin.write(given)
             self.stdin.close()
@@ -90,7 +90,7 @@ def _run_quorate(pipes: Sequence[Connection], arguments: Sequence[str], environ:
 
 
 def become_quorate(arguments: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
-    """In a process that was forked for it."""
+    """Run the command in the forked process."""
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environ)

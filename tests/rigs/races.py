@@ -1,4 +1,4 @@
-"""Work for several processes at once: each function is run by all of them."""
+"""Work for several concurrent processes: all of them run each function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rigs.manual_clock import HandClock
 
 
 def start(location: str, times: int) -> list[int]:
-    """Open the state that may not be there yet; the version that each found."""
+    """Open the state, which may not exist yet; return the version that each found."""
 
     async def one() -> int:
         async with open_store(location, clock=HandClock()) as store:
@@ -69,7 +69,7 @@ def record(location: str, file: Path, who: str, times: int) -> None:
 
 
 def record_with_little_room(location: str, file: Path, room: int) -> str:
-    """Append an entry for which the file has no room; what is said."""
+    """Append an entry that does not fit on the disk; return the error."""
 
     async def one() -> str:
         async with open_store(location, clock=HandClock()) as store:

@@ -1,4 +1,4 @@
-"""Receivers of messages on loopback: one HTTP server that plays every service, and a mail server."""
+"""Receivers of messages on loopback: an HTTP server for all services, and a mail server."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class HttpReceiver:
     messages: list[Received] = field(default_factory=list)
     status: int = 200
     on_message: Callable[[Received], Awaitable[None]] | None = None
-    """Called after a message is kept and before it is answered."""
+    """Called after a message is stored and before the response."""
     keeps: bool = True
     readable: bool = True
     repeats: bool = False
-    """A refusal contains the address and the login that it refuses, as some servers' do."""
+    """Whether a refusal contains the address and login, as with some servers."""
     url: str = ""
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
@@ -80,10 +80,10 @@ class MailReceiver:
     mails: list[Message] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     refuses: str = ""
-    """What the address of a recipient who does not exist contains."""
+    """Part of the address of recipients that do not exist."""
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """As much of SMTP as a client needs to hand over a mail."""
+        """The part of SMTP that a client needs to send a mail."""
 
         async def say(text: str) -> None:
             writer.write(f"{text}\r\n".encode())

@@ -1,4 +1,4 @@
-"""Machines that are a folder of small programs: each prints what the real one prints there, from files of the test."""
+"""Machines made of small programs: each prints the recorded output of the real one, from files of the test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROGRAMS = {
 
 
 class PaperMachine:
-    """Put its `options` into the house; change what it tells with the methods."""
+    """Pass its `options` to the homelab rig; the methods change what it reports."""
 
     def __init__(self, folder: Path, name: str, number: int) -> None:
         self.folder, self.name, self.number = folder, name, number

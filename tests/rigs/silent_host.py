@@ -1,4 +1,4 @@
-"""Ports on loopback that answer, that say no, and that are silent as a machine that is switched off."""
+"""Ports on loopback that refuse connections, accept them without answering, or drop them like a machine that is off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """Nobody listens there: connections are refused."""
+    """A port where nobody listens: connections are refused."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
@@ -17,7 +17,7 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 @contextmanager
 def listening(address: str, port: int = 0) -> Iterator[int]:
-    """Takes connections and says nothing."""
+    """A port that accepts connections and sends nothing."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
@@ -27,7 +27,7 @@ def listening(address: str, port: int = 0) -> Iterator[int]:
 
 @contextmanager
 def silent(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
-    """Its queue is full, so that the kernel drops new connections: no answer at all."""
+    """A port with a full queue: the kernel drops new connections without an answer."""
     with socket.socket() as listener, socket.socket() as first:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))

@@ -24,7 +24,7 @@ HOSTILE_NAMES = (
 
 
 def reach_by_ssh(quorate: Rig, vmid: int, *, port: int | None = None) -> None:
-    """Let a guest be found where the simulated node pve1 listens: a POSIX machine behind a real SSH server."""
+    """Make a guest reachable at the simulated node pve1's SSH port: a POSIX machine behind a real SSH server."""
     assert quorate.app.cluster is not None
     access, sim = quorate.app.cluster.ssh, quorate.sim
     login = Login(f"127.0.0.1:{port or sim.ssh_ports['pve1']}", user="root", key=Path(sim.ssh_key_file))
@@ -45,10 +45,10 @@ def entry(quorate: Rig, vmid: int, path: str) -> Entry:
 
 
 def was_injected(quorate: Rig, vmid: int) -> bool:
-    """Whether one of the commands that the hostile names hold was run, wherever it was."""
+    """Whether any command from the hostile names was run, anywhere."""
     return any(files(quorate, vmid).find(f"{folder}/owned") for folder in ("", "/root", "/srv", "/tmp", "/home"))
 
 
 def leftovers(quorate: Rig, vmid: int, folder: str) -> list[str]:
-    """Temporary files that nobody has tidied away."""
+    """Leftover temporary files."""
     return [name for name in files(quorate, vmid).get(folder).children if name.startswith(".quorate")]

@@ -1,4 +1,4 @@
-"""A small SSH server on loopback that runs what it is asked for on this machine, and misbehaves on demand.
+"""A small SSH server on loopback that runs commands on this machine, and misbehaves on demand.
 
 It refuses commands that change the accounts or sudo rules of this machine, and the test that sent them fails: those
 belong on tests.rigs.own_system.
@@ -57,10 +57,10 @@ class Host:
     port: int = 0
     most_sessions: int = 10
     noise: str = ""
-    """What its login shell says before it does anything."""
+    """What its login shell prints first."""
     password: str | None = None
     environment: dict[str, str] | None = None
-    """What its commands get in place of this process's own, such as another PATH."""
+    """Environment variables that its commands get instead of this process's own, such as another PATH."""
     sockets: bool = True
     """Whether it opens Unix sockets for its clients."""
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Host:
     refused: int = 0
     commands: list[str] = field(default_factory=list)
     jobs: set[str] = field(default_factory=set)
-    """Ids of the commands that it was asked to keep."""
+    """Ids of background commands."""
     account_changes: list[str] = field(default_factory=list)
     """Refused commands that would have changed the accounts of this machine. A test that has any fails."""
     host_key: asyncssh.SSHKey = field(default_factory=lambda: asyncssh.generate_private_key("ssh-ed25519"))
@@ -92,7 +92,7 @@ class Host:
         return HostKeys((self.known_hosts,), self.pins)
 
     def drop_all(self) -> None:
-        """Cut every connection, as a reboot or a firewall does."""
+        """Drop every connection, as a reboot or a firewall would."""
         for connection in self.connections:
             connection.abort()
 
@@ -195,7 +195,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
         await asyncio.gather(*running.values(), return_exceptions=True)
-        for folder in kept_jobs(host):  # nothing of a test stays on this machine
+        for folder in kept_jobs(host):  # leave nothing of a test on this machine
             _end_job(folder)
         if _refusals(host).exists():
             host.account_changes += _refusals(host).read_text().splitlines()
@@ -207,7 +207,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
 
 def _harmless_environment(host: Host) -> dict[str, str]:
     """What its commands get. Programs that change accounts are refused, even where they are missing, because scripts
-    add folders to the PATH. Nothing is to be updated: to ask this machine's apt takes seconds."""
+    add folders to the PATH. There are no updates: asking this machine's apt takes seconds."""
     environment = dict(os.environ if host.environment is None else host.environment)
     path = environment.get("PATH", os.defpath)
     folder = host.folder / "harmless"
@@ -227,7 +227,7 @@ def _refusals(host: Host) -> Path:
 
 
 def kept_jobs(host: Host) -> list[Path]:
-    """The folders of the commands that were left to this machine through this server."""
+    """The folders of background commands that were started through this server."""
     places = [Path.home(), *map(Path, ("/run", "/dev/shm", "/var/tmp", "/tmp"))]
     folders = [place / f".quorate-job-{one}" for place in places for one in host.jobs]
     return [folder for folder in folders if folder.is_dir()]
@@ -257,7 +257,7 @@ async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter, h
 
 
 async def _pass_on(source: asyncio.StreamReader | None, sink: asyncssh.SSHWriter[bytes]) -> None:
-    """What a client no longer wants is read all the same, as by a terminal that nobody looks at."""
+    """Output is read even after the client is gone, as by a terminal that nobody looks at."""
     assert source is not None
     wanted = True
     while data := await source.read(65536):

@@ -1,4 +1,4 @@
-"""A login that is not root's, and a real sudo: what sudo believes is replaced for the login's own commands alone."""
+"""A login that is not root's, with a real sudo whose rules are replaced only for the login's own commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ needs_sudo = pytest.mark.skipif(bool(_missing()), reason=_missing() or "")
 
 
 def plain_login(folder: Path, rules: str = "tester ALL=(ALL:ALL) ALL") -> str:
-    """What the login shell of a test server has to say so that its commands run as `tester`, with these sudo rules."""
+    """The login shell's first lines, which make its commands run as `tester` with these sudo rules."""
     folder.mkdir(parents=True, exist_ok=True)
     hashed = subprocess.run(["openssl", "passwd", "-6", PASSWORD], capture_output=True, text=True, check=True).stdout
     _write(folder / "passwd", Path("/etc/passwd").read_text() + f"tester:x:{UID}:{UID}::/tmp:/bin/sh\n", 0o644)

@@ -12,14 +12,14 @@ import pytest
 def sample(cases: Iterable[Any], *, every: int) -> list[Any]:
     """Parameters for `parametrize`: every nth case runs in `make test`, the others in `make thorough`.
 
-    This takes the place of the rule for long tables in tests/conftest.py.
+    This replaces the rule for long tables in tests/conftest.py.
     """
     usual, thorough = pytest.mark.every_case, pytest.mark.thorough
     return [_marked(case, thorough if number % every else usual) for number, case in enumerate(cases)]
 
 
 def sweep_size(usual: int, full: int) -> int:
-    """How many cases a sweep of `make thorough` takes."""
+    """The number of cases in a sweep of `make thorough`."""
     return full if os.environ.get("FULL_WIDTH") == "1" else usual
 
 

@@ -1,4 +1,4 @@
-"""A peer that does with each connection what a test says."""
+"""A peer that treats each connection as a test says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]
 
 @asynccontextmanager
 async def tcp_server(serve: Serve, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Listen on a free port of loopback. Nothing outlives it: a socket left over fails whichever test runs later."""
+    """Listen on a free port of loopback. Nothing outlives it: a leftover socket would fail a later test."""
     answering: set[asyncio.Task[object]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,5 +36,5 @@ async def tcp_server(serve: Serve, context: ssl.SSLContext | None = None) -> Asy
 
 
 async def hang(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    """Take the connection and say nothing."""
+    """Accept the connection and send nothing."""
     await asyncio.Event().wait()

@@ -42,7 +42,7 @@ class Web:
         return self.listener.url
 
     async def token(self, name: str, access: str = "read", **scope: Any) -> str:
-        """Make one and give back its text."""
+        """Create a token and return its text."""
         self.made[name] = (await self.tokens.create(name, access, **scope)).plain
         await self.rig.clock.advance(1)  # another process would find it a moment later
         return self.made[name]
@@ -65,7 +65,7 @@ class Web:
             yield client
 
     async def numbers(self, token: str | None = None) -> dict[str, float]:
-        """What /metrics says, by sample."""
+        """The samples of /metrics."""
         answer = await self.get("/metrics", token)
         assert answer.status_code == 200, answer.text
         samples = (line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))

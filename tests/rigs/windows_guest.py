@@ -1,7 +1,7 @@
-"""A Windows guest as far as Quorate asks one: what PowerShell would answer to the very scripts that are sent.
+"""A Windows guest as Quorate sees it: the answers that PowerShell would give to the scripts that are sent.
 
-PowerShell itself is not run here. What is shown is that the scripts are the same whatever the caller gives, that values
-arrive as data, and that answers of the form that ConvertTo-Json writes are understood.
+PowerShell itself does not run here. The tests show that the scripts do not depend on the caller's values, that values
+arrive as data, and that output in the form of ConvertTo-Json is understood.
 """
 
 from __future__ import annotations
