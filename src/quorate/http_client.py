@@ -24,7 +24,7 @@ __all__ = ["aiohttp", "public_connector", "public_context"]
 
 
 def public_connector() -> aiohttp.TCPConnector:
-    """For servers whose certificates the system's CAs vouch for."""
+    """For servers whose certificates the system's CAs signed."""
     return aiohttp.TCPConnector(ssl=public_context())
 
 

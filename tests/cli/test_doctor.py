@@ -1,4 +1,4 @@
-"""quorate doctor, at a real terminal and for scripts: what is well, what is not, and the one thing to do."""
+"""quorate doctor, at a real terminal and for scripts: what works, what does not, and how to fix it."""
 
 from __future__ import annotations
 

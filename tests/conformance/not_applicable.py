@@ -1,4 +1,4 @@
-"""Scenarios that say nothing about Quorate, each with the reason. One that passes all the same must leave this list.
+"""Scenarios that say nothing about Quorate, each with the reason. One that passes anyway must leave this list.
 
 An entry is a scenario, or `scenario:check` where only one of its checks is meant.
 """

@@ -62,7 +62,7 @@ def is_template(done: Done) -> None:
 
 
 def is_made(kind: str, *, vmid: str = "vmid", **config: Any) -> Check:
-    """A new guest of that kind with these options; a value may be a test of the option's text."""
+    """A new guest with these options; a value may be a test of the option's text."""
 
     def look(done: Done) -> None:
         guest = done.guest(vmid) if vmid in done.given else done.world.guests[done.facts["vmid"]]

@@ -168,7 +168,7 @@ def _playbooks(tmp_path: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def composed(tmp_path: Path) -> AsyncIterator[HomelabRig]:
-    """One with Compose, and a catalogue with a service for it and one for Terraform."""
+    """One with Compose, and a catalog with a service for it and one for Terraform."""
     host = ComposeHost(tmp_path / "machine")
     (host.catalogue / "records.yaml").write_text(TERRAFORM)
     async with host.page() as page, _home(tmp_path, {"box": host.options}, homelab=host.settings) as home:

@@ -1,4 +1,4 @@
-"""Infrastructure documents with services of the catalogue."""
+"""Infrastructure documents with services of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services of the catalogue by Compose: installed, healthy, changed, upgraded, taken back, taken away."""
+"""Services of the catalog by Compose: installed, healthy, changed, upgraded, taken back, taken away."""
 
 from __future__ import annotations
 

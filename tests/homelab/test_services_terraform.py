@@ -111,7 +111,7 @@ async def test_a_plan_that_replaces_something_is_destroy_and_needs_the_operator(
         quorate = built.quorate
         given = {"service": "records", "host": "nas"}
         first = await quorate.facts("terraform_plan", **given)
-        await quorate.facts("terraform_apply", **given, plan=first["plan"])  # creates only: nobody is asked
+        await quorate.facts("terraform_apply", **given, plan=first["plan"])  # creates only: needs no approval
         second = await quorate.facts("terraform_plan", **given, settings={"version": "2"})
         assert second["counts"] == {"replace": 1}
         refusal = await quorate.refusal("terraform_apply", **given, plan=second["plan"])

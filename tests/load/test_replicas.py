@@ -157,7 +157,7 @@ async def test_without_the_database_reads_go_on_and_changes_wait(postgres_server
                     assert "so nothing is changed" in refused.text, refused.text
                     assert "cannot be written" in refused.text, refused.text
                     assert "s3cret" not in refused.text
-                await asyncio.sleep(CACHE_SECONDS)  # until what was known of the tokens would have to be read again
+                await asyncio.sleep(CACHE_SECONDS)  # until the tokens would have to be read again
             for client in home.clients(f"qrt_{'0' * 12}_{'0' * 64}"):
                 assert await _refused(client, 503)
             assert await home.writes() == before

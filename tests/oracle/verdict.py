@@ -1,4 +1,4 @@
-"""What must not happen to the world below `admin`, by any caller and in any way: the oracle's own judgement.
+"""What must not happen to the world below `admin`, by any caller and in any way: the oracle's own judgment.
 
 It knows nothing of risks, rules or plans of the product. It reads two states of the world and says what was lost, what
 was touched that is protected, and what was given away. Whatever it does not know how to judge, it reports.

@@ -26,7 +26,7 @@ RUNNING, STOPPED, OTHER = 102, 108, 107
 
 
 async def look(quorate: Rig) -> None:
-    """What we know of the cluster is from now."""
+    """The view of the cluster is current."""
     for site in quorate.app.pipeline.sites:
         await site.cluster.inventory.rows()
 

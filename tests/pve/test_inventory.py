@@ -1,4 +1,4 @@
-"""The inventory under concurrency: shared reads, cancelled readers, changes that come in between."""
+"""The inventory under concurrency: shared reads, canceled readers, changes that come in between."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -105,7 +105,7 @@ async def test_many_processes_append_to_one_chain(trail: AuditTrail, location: s
 
 async def test_an_entry_is_written_to_its_end_when_its_call_is_cancelled(trail: AuditTrail):
     with anyio.CancelScope() as scope:
-        scope.cancel()  # every await below is interrupted at once, as in a call that the client has cancelled
+        scope.cancel()  # every await below is interrupted at once, as in a call that the client has canceled
         await trail.record(entry(1))
     await trail.close()
     assert [one["seq"] for one in await trail.entries()] == [1]
@@ -274,7 +274,7 @@ async def test_a_file_that_was_taken_away_is_missed(file_trail: AuditTrail, file
 
 
 async def test_a_forged_entry_at_the_end_is_remarked(file_trail: AuditTrail, file):
-    """Anyone who may write the file can append to the chain as we do; but the store did not hear of it."""
+    """Anyone who may write the file can append to the chain as we do; but the store does not have it."""
     await fill(file_trail, 2)
     last = json.loads(file.read_bytes().splitlines()[-1])
     with file.open("ab") as opened:

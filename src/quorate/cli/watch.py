@@ -1,4 +1,4 @@
-"""quorate watch: watch clusters and hosts without a server, and look after findings and channels."""
+"""quorate watch: watch clusters and hosts without a server, and manage findings and channels."""
 
 from __future__ import annotations
 

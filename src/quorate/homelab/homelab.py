@@ -27,7 +27,7 @@ from quorate.state.records import Records
 from quorate.state.store import Store
 
 if TYPE_CHECKING:
-    from quorate.homelab.machines import Login  # which is made of this class
+    from quorate.homelab.machines import Login  # which uses this class
 
 JOBS = "job"
 """The kind of record of commands that their machines keep, of hosts and of guests."""
@@ -105,7 +105,7 @@ class Homelab:
         return f"all but {hidden} hosts that the rules hide from it" if hidden else "everything"
 
     async def lookup(self, arguments: Mapping[str, Any]) -> None:
-        from quorate.homelab.machines import find_machine  # which is made of this class
+        from quorate.homelab.machines import find_machine  # which uses this class
         from quorate.homelab.selection import expand
 
         named = arguments.get("host")

@@ -80,7 +80,7 @@ async def write_atomically(
 
 
 async def _tidy(transport: Transport, temporary: str) -> None:
-    """Remove the temporary file, even if the caller was cancelled; the original error is what counts."""
+    """Remove the temporary file, even if the caller was canceled; the original error is what counts."""
     removal = asyncio.ensure_future(
         (windows_files if transport.system == "windows" else posix_files).discard(transport, temporary)
     )

@@ -52,7 +52,7 @@ HOMELAB = {
     "host_admin": "care of hosts: administration account, terminal, hardware, changing what is registered",
     "map": "finding devices on the network, the map of them, what has changed",
     "workloads": "containers on plain hosts: Docker, Podman, LXD, Incus",
-    "services": "a catalogue of services, installed by Compose, Ansible or Terraform",
+    "services": "a catalog of services, installed by Compose, Ansible or Terraform",
     "terraform": "Terraform: plan, apply, refresh, destroy services; export guests",
     "infra": "infrastructure plans: validate, apply, back up, roll back",
     "scripts": "community scripts for Proxmox VE",

@@ -284,7 +284,7 @@ class _Investigation:
         name = str(wire.get("cluster"))
         if name in self._clusters:
             return self._clusters[name]
-        raise NobodyToAsk(f"Step {number}: the cluster {name}, at its address then, is not configured here. {LOOK}")
+        raise NobodyToAsk(f"Step {number}: the cluster {name}, at its recorded address, is not configured. {LOOK}")
 
     async def _claimed_tasks(self) -> set[str]:
         """Tasks since this change began that are known to belong to a step."""

@@ -105,7 +105,7 @@ class PveClient:
         self.asked: Counter[tuple[str, str]] = Counter()
         """Requests by method and status; "none" if there was no answer."""
         self.leaving = False
-        """Set when the server shuts down: tasks are handed back instead of followed."""
+        """Set when the server shuts down: tasks are returned instead of followed."""
 
     @property
     def identity(self) -> str:

@@ -231,7 +231,7 @@ class Cluster:
         return problem
 
     async def _role_to_extend(self, path: str, held: Collection[str]) -> str | None:
-        """A custom role that gives our credentials what they hold; built-in ones cannot be extended."""
+        """A custom role that grants these privileges to the credentials; built-in ones cannot be extended."""
         try:
             roles, entries = await self.get("/access/roles"), await self.get("/access/acl")
         except Problem:

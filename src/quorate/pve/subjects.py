@@ -15,7 +15,7 @@ class Subject:
     kind: str
     id: str
     name: str | None = None
-    """None if unknown: a guest's name is missing while its node is away. For a host, its address."""
+    """None if unknown: a guest's name is missing while its node is offline. For a host, its address."""
     node: str = ""
     pool: str = ""
     tags: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ FIRST_INTERVAL = 0.1
 LONGEST_INTERVAL = 3.0
 GROWTH = 0.5  # of the time that the task has been followed: a long one is polled less often
 SHORT_TASK = 1.0  # seconds; the progress of a shorter task is not worth reading its log
-LONGEST_SILENCE = 120.0  # do not wait for a node that is away for longer
+LONGEST_SILENCE = 120.0  # do not wait for a node that is unreachable for longer
 FAILED_LOOKS = 3  # consecutive errors of PVE that are tolerated, because most are transient
 LEAST_LOOK = 5.0  # seconds that even the last poll may take
 LOG_PAGE = 500
@@ -163,7 +163,7 @@ async def follow(
     not OK. `new`: the task was just started, so the first poll comes a moment later.
 
     A node that stops answering is polled for a while longer, because a task outlives a bad connection. If it stays
-    away, the state says so (`trouble`), and the task counts as running. An error that repeats is raised.
+    down, the state says so (`trouble`), and the task counts as running. An error that repeats is raised.
     """
     begun = clock.monotonic()
     state = TaskState(upid, running=True)

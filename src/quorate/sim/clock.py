@@ -70,7 +70,7 @@ class ManualClock:
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= target:
             when, _, future = heapq.heappop(self._sleepers)
-            if future.done():  # its task was cancelled
+            if future.done():  # its task was canceled
                 continue
             self._now = max(self._now, when)
             future.set_result(None)

@@ -253,7 +253,7 @@ class Line:
             SocketStream(self, *opening.result()).close()
 
     def _close_unclaimed(self, opening: asyncio.Future[asyncssh.SSHClientProcess[bytes]]) -> None:
-        """The caller was cancelled while the channel opened: it still has to be closed."""
+        """The caller was canceled while the channel opened: it still has to be closed."""
         if opening.cancelled() or opening.exception() is not None:
             self.release()
         else:

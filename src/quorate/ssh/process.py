@@ -72,7 +72,7 @@ class Process:
         return process
 
     async def wait(self) -> ExitStatus:
-        """Wait for its end; cancelling the wait does not stop it."""
+        """Wait for its end; canceling the wait does not stop it."""
         return await asyncio.shield(self.end)
 
     def mark_long_running(self) -> None:
@@ -94,7 +94,7 @@ class Process:
         await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
 
     def stop_in_background(self) -> None:
-        """For a caller that is being cancelled."""
+        """For a caller that is being canceled."""
         self._target.pool.in_background(self.stop())
 
     async def _signal(self, pid: int, signal: str) -> None:

@@ -90,7 +90,7 @@ class Verification:
 
 
 async def verify(lines: AsyncIterator[bytes], head: Link | None) -> Verification:
-    """Walk the chain from its beginning. `head` is what the store knows of its end."""
+    """Walk the chain from its beginning. `head` is its end as recorded in the store."""
     walk = _Walk(head)
     broken: Break | None = None
     missing: _Gap | None = None

@@ -202,7 +202,7 @@ class Outbox:
         return recovered
 
     async def drop(self, finding: str) -> None:
-        """A finding was resolved before anyone heard of it: the messages that still wait say nothing new."""
+        """Drop waiting messages about a finding that was resolved before anyone was notified."""
         await self._store.execute(
             "UPDATE quorate_deliveries SET state = 'dropped' "
             "WHERE finding = $1 AND state = 'waiting' AND together = 1 AND batch = ''",

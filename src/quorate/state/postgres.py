@@ -54,7 +54,7 @@ class PostgresDatabase:
             try:
                 pool = await asyncpg.create_pool(
                     location,
-                    min_size=0,  # otherwise the driver keeps retrying, with tracebacks, while the server is away
+                    min_size=0,  # otherwise the driver keeps retrying, with tracebacks, while the server is down
                     max_size=CONNECTIONS,
                     timeout=ANSWER_SECONDS,
                     command_timeout=ANSWER_SECONDS,

@@ -104,7 +104,7 @@ class TrailStorage(Protocol):
 
 
 class AuditHead:
-    """What the store knows of the end of the audit trail: number and hash of the newest record."""
+    """The end of the audit trail as recorded in the store: number and hash of the newest record."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -138,7 +138,7 @@ class AuditHead:
 
 
 class Writes:
-    """Writes that run to their end even if the call that they belong to is cancelled."""
+    """Writes that run to their end even if the call that they belong to is canceled."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -178,7 +178,7 @@ class AuditTrail:
             raise self.unwritable("so nothing is changed", error) from None
 
     async def record(self, entry: Mapping[str, Any]) -> None:
-        """Write the entry, even if the call that made it is cancelled."""
+        """Write the entry, even if the call that made it is canceled."""
         await self.writes.run(self._record(entry))
 
     async def verify(self) -> Verification:

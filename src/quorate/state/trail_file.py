@@ -78,7 +78,7 @@ class TrailFile:
         try:
             handle = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_opened)  # the thread gets the lock all the same, and must not keep it
+            opening.add_done_callback(_close_opened)  # the thread gets the lock anyway, and must not keep it
             raise
         try:
             yield handle

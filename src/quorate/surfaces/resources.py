@@ -52,7 +52,7 @@ async def _task(read: Read, upid: str, where: Mapping[str, Any]) -> str:
 
 
 async def _storage(read: Read, name: str, where: Mapping[str, Any]) -> str:
-    """Its use on each node, and the beginning of what it holds."""
+    """Its use on each node, and its newest volumes."""
     volumes = await read("volume_list", {"storage": name, "sort": "newest", **where})  # knows whether there is one
     uses = await read("storage_list", {"limit": 200, **where})
     if isinstance(uses, Table):

@@ -142,7 +142,7 @@ class ClusterFacts:
         now = clock.time()
         looks = {look.source: look for look in self._looks(view)}
         held = {f"backups {storage}@{where}" for storage, where in _backup_places(view, only_available=False)}
-        for source in self._looked.keys() - looks.keys() - held:  # backups on a storage that is away still exist
+        for source in self._looked.keys() - looks.keys() - held:  # backups on an unavailable storage still exist
             del self._looked[source]
         due = [look for look in looks.values() if look.period == 0]
         slow = [(not look.first, when, source) for source, look in looks.items() if (when := self._due(look)) <= now]

@@ -59,7 +59,7 @@ class Notifier:
             await self._findings.mark_notified(finding)
 
     async def _concerns(self, channel: Channel, finding: Finding) -> bool:
-        """By its routing. Those who heard of something also hear of its end, even if it was less severe by then."""
+        """By its routing. Channels that reported a finding also report its end, even if it was less severe by then."""
         if takes(channel.settings, finding):
             return True
         ended = finding.event == "resolved" and channel.settings.resolved
@@ -124,7 +124,7 @@ class Notifier:
 
 
 def _is_old_news(finding: Finding, now: float) -> bool:
-    """Silenced, or over before anyone could hear of it."""
+    """Silenced, or over before anyone was notified."""
     return finding.is_silenced(now) or (finding.event == "resolved" and finding.notified == 0)
 
 

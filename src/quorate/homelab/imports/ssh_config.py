@@ -42,7 +42,7 @@ def _blocks(text: str) -> tuple[list[tuple[list[str], dict[str, str]]], list[str
             blocks.append(([], {}))
             remarks.append(f"Match {value} is left out")
         elif key == "include":
-            remarks.append(f"Include {value} is left out: give its text to import what it holds")
+            remarks.append(f"Include {value} is left out: pass its text to import its hosts")
         elif key in _USED:
             blocks[-1][1].setdefault(key, " ".join(_words(value)))
     return blocks, remarks

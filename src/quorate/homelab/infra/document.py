@@ -89,9 +89,9 @@ class WantedWorkload(Strict, frozen=True):
 class WantedService(Strict, frozen=True):
     host: str
     service: str = ""
-    """Its name in the catalogue, if different."""
+    """Its name in the catalog, if different."""
     unit: str = ""
-    """Instead of the catalogue: the whole text of a systemd unit file."""
+    """Instead of the catalog: the whole text of a systemd unit file."""
     settings: dict[str, Any] = {}
 
 
@@ -282,7 +282,7 @@ def _of_itself(item: Item) -> Iterator[str]:
         yield from _of_guest(wanted)
     if isinstance(wanted, WantedService) and wanted.unit:
         if wanted.service or wanted.settings:
-            yield "a service has either a unit or a place in the catalogue"
+            yield "a service has either a unit or a place in the catalog"
         if "[Service]" not in wanted.unit:
             yield "unit must be the text of a unit file, with [Unit] and [Service]"
 

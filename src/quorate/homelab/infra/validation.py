@@ -31,7 +31,7 @@ class Findings:
 
 
 async def references(homelab: Homelab, document: Document, found: Findings) -> None:
-    """Secrets that a document refers to must exist, and services must be in the catalogue."""
+    """Secrets that a document refers to must exist, and services must be in the catalog."""
     known = load_catalogue(homelab.settings.catalogue)
     for item in document.items.values():
         wanted = item.wanted

@@ -1,1 +1,1 @@
-"""Services from a catalogue, installed on hosts by Compose, Ansible or Terraform."""
+"""Services from a catalog, installed on hosts by Compose, Ansible or Terraform."""

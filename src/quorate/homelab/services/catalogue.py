@@ -1,4 +1,4 @@
-"""The catalogue: packaged services, and those in the operator's own folder."""
+"""The catalog: packaged services, and those in the operator's own folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Catalogue:
                 f"The service {name!r} cannot be used", why=fault, next_step="The operator has to fix its file"
             )
         hint = suggest(name.lower(), self.services, see("See all services", SERVICE_LIST), count=3)
-        raise NotFound(f"There is no service {name!r} in the catalogue", next_step=hint)
+        raise NotFound(f"There is no service {name!r} in the catalog", next_step=hint)
 
 
 def plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A service of the catalogue, as its YAML file describes it. docs/homelab/services.md explains the fields."""
+"""A service of the catalog, as its YAML file describes it. docs/homelab/services.md explains the fields."""
 
 from __future__ import annotations
 

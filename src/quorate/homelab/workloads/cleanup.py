@@ -146,7 +146,7 @@ _FINDERS = {
 _REMOVERS: dict[Kind, tuple[str, ...]] = {
     "containers": ("rm",),
     "dangling": ("rmi",),
-    "images": ("rmi", "--force"),  # an image with several tags goes as a whole; one in use is refused all the same
+    "images": ("rmi", "--force"),  # an image with several tags goes as a whole; one in use is refused anyway
     "volumes": ("volume", "rm"),
     "networks": ("network", "rm"),
     "cache": ("builder", "prune", "--all", "--force"),

@@ -35,7 +35,7 @@ class Deployment:
     async def follow(
         self, begin: Callable[[Report], Awaitable[T]], wait: float, report: Report | None, pool: Pool
     ) -> T | None:
-        """The result within `wait`; None if it continues in the background. Cancelling the caller does not stop it."""
+        """The result within `wait`; None if it continues in the background. Canceling the caller does not stop it."""
         progress = _Progress(report)
         work = asyncio.ensure_future(begin(progress.tell))
         try:

@@ -81,7 +81,7 @@ async def network_suggest(
     candidates = nodes if kind == "vm" else [*nodes, *rooms(one for one in seen.devices if one.kind != "node")]
     if not candidates:
         raise NotFound(
-            "Nothing is known of any machine's free resources", next_step=Advice("Measure them first", NETWORK_DISCOVER)
+            "The free resources of machines are unknown", next_step=Advice("Measure them first", NETWORK_DISCOVER)
         )
     order = rank_rooms(candidates, need)
     fits = [one for one in order if not one.objections]

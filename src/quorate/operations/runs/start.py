@@ -38,7 +38,7 @@ async def run_here(pve: Cluster, id: str, other_cluster: OtherCluster) -> Run:
 
 
 async def closed_clusters(runs: Iterable[Run], other_cluster: OtherCluster) -> set[str]:
-    """The other clusters that these runs are about and that the caller must not know of."""
+    """The other clusters that these runs are about and that the caller must not know about."""
     closed = set()
     for name in {str(run.scope[OTHER_CLUSTER]) for run in runs if run.scope.get(OTHER_CLUSTER)}:
         try:

@@ -62,7 +62,7 @@ async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="The
 
 
 async def _is_hidden(pve: Cluster, entry: Mapping[str, Any]) -> bool:
-    """Whether it is about a guest that the caller must not know of."""
+    """Whether it is about a guest that the caller must not know about."""
     blank = await pve.blanker()
     words = [str(entry.get("plan", "")), *(str(one.get("path", "")) for one in entry.get("wire") or ())]
     return any(blank(one) != one for one in words)

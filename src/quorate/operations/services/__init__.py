@@ -1,1 +1,1 @@
-"""Services from the catalogue."""
+"""Services from the catalog."""

@@ -77,7 +77,7 @@ async def service_upgrade(
     homelab: Homelab,
     service: ServiceName,
     host: HostRefs,
-    to: Annotated[str, Meta(description="Version; default: that of the catalogue")] | None = None,
+    to: Annotated[str, Meta(description="Version; default: that of the catalog")] | None = None,
 ) -> Plan:
     """Upgrade a service to another version. If it stays unhealthy, the previous version is restored (Compose)."""
     template = template_of(homelab, service)

@@ -25,7 +25,7 @@ from quorate.problems import Problem
 from quorate.pve.tasks import Report
 
 Work = Callable[[Report], Awaitable[dict[str, Any]]]
-ServiceName = Annotated[str, Meta(description="Name in the catalogue")]
+ServiceName = Annotated[str, Meta(description="Name in the catalog")]
 ServiceSettings = Annotated[
     dict[str, Any], Meta(description="As service_info lists them; secrets by reference: env:NAME, vault:NAME")
 ]

@@ -1,4 +1,4 @@
-"""Storages and what they hold."""
+"""Storages and their content."""
 
 from __future__ import annotations
 

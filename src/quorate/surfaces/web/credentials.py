@@ -95,7 +95,7 @@ class Credentials:
         token = get_access_token()
         if isinstance(token, VerifiedToken):
             return token.subject or "", token.granted
-        if self._needed:  # unreachable behind the Authenticator; refuse all the same
+        if self._needed:  # unreachable behind the Authenticator; refuse anyway
             raise Refused("Authentication is missing")
         return "", Scope()
 

@@ -93,7 +93,7 @@ class Listener(uvicorn.Server):
             await self.serve(sockets=[listening])
 
     def leave(self) -> None:
-        """Readiness says no at once; after the time that balancers need to notice, the socket is closed."""
+        """Report not ready at once; close the socket after the time that load balancers need to notice."""
         if self._shutdown.leaving:
             self.should_exit = self.force_exit = True
             return

@@ -106,7 +106,7 @@ class _HostCheck:
 
 
 def certified_hosts(settings: HttpSettings) -> tuple[str, ...]:
-    """The names in the certificate, as a Host header has them: its issuer vouches that they are this server's."""
+    """The names in the certificate, as a Host header has them: its issuer confirmed that they are this server's."""
     if settings.tls_cert is None:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""The cluster, nodes, guests, storages, and what they hold."""
+"""The cluster, nodes, guests, storages, and their content."""
 
 from __future__ import annotations
 
