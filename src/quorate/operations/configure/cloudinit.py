@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from quorate.command_secrets import HIDDEN
 from quorate.hints import (
     CLOUDINIT_SET,
     DISK_CHANGE,
@@ -39,7 +40,6 @@ from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 
 REGENERATE = "VM.Config.Cloudinit"
-HIDDEN = "(hidden)"
 SETTINGS = ("ciuser", "cipassword", "ciupgrade", "cicustom", "citype", "nameserver", "searchdomain")
 _SECRET_LINE = re.compile(r"^(\s*(?:- )?[\w-]*(?:passw|secret|token|private)[\w-]*\s*:\s*)\S.*$", re.I | re.M)
 _HASH = re.compile(r"\$(?:\d|2[aby]|y|gy|7)\$[^\s'\"]+")
