@@ -105,7 +105,7 @@ class Started:
     def mark(self) -> Path:
         """Change what the cache says, so that an answer shows where it comes from."""
         (file,) = self.files()
-        file.write_text(file.read_text().replace("List the nodes", MARK).replace("Quorate runs", MARK))
+        file.write_text(file.read_text().replace("List the nodes", MARK).replace("Quorate manages", MARK))
         assert MARK in file.read_text()
         return file
 
