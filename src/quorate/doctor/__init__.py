@@ -17,11 +17,11 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    place: str
+    target: str
     """A cluster, or this machine."""
     check: str
     state: State
-    says: str
+    message: str
     do: str = ""
     """How to fix it."""
     commands: tuple[str, ...] = ()
@@ -31,18 +31,18 @@ class Finding:
 class Findings(list[Finding]):
     """Findings of one place, in order."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, target: str) -> None:
         super().__init__()
-        self.place = place
+        self.target = target
 
-    def ok(self, check: str, says: str) -> None:
-        self.append(Finding(self.place, check, State.OK, says))
+    def ok(self, check: str, message: str) -> None:
+        self.append(Finding(self.target, check, State.OK, message))
 
-    def warn(self, check: str, says: str, do: str) -> None:
-        self.append(Finding(self.place, check, State.WARN, says, do))
+    def warn(self, check: str, message: str, do: str) -> None:
+        self.append(Finding(self.target, check, State.WARN, message, do))
 
-    def fail(self, check: str, says: str, do: str) -> None:
-        self.append(Finding(self.place, check, State.FAIL, says, do))
+    def fail(self, check: str, message: str, do: str) -> None:
+        self.append(Finding(self.target, check, State.FAIL, message, do))
 
     def skip(self, checks: str, because: str) -> None:
-        self.append(Finding(self.place, checks, State.SKIP, because))
+        self.append(Finding(self.target, checks, State.SKIP, because))

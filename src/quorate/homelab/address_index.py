@@ -109,21 +109,21 @@ class AddressIndex:
         nodes = await self._nodes_of(cluster)
         guests = [Guest(cluster, row) for row in await cluster.inventory.guests() if not row.template]
         shown = await gather_bounded(AT_ONCE, [partial(_addresses, cluster, guest) for guest in guests])
-        places: list[tuple[str, str, str, int | None]] = []
+        endpoints: list[tuple[str, str, str, int | None]] = []
         for guest, addresses in zip(guests, shown, strict=True):
-            places += [("guest", str(guest.vmid), *split_port(place)) for place in addresses]
-        return [*nodes, *await self._resolve_members(places)]
+            endpoints += [("guest", str(guest.vmid), *split_port(address)) for address in addresses]
+        return [*nodes, *await self._resolve_members(endpoints)]
 
     async def _nodes_of(self, cluster: Cluster) -> list[Member]:
         nodes = await addresses_of_nodes(cluster)
-        places = [("node", node, *split_port(place)) for node, places in nodes.items() for place in places]
-        return await self._resolve_members(places)
+        endpoints = [("node", node, *split_port(address)) for node, addresses in nodes.items() for address in addresses]
+        return await self._resolve_members(endpoints)
 
-    async def _resolve_members(self, places: list[tuple[str, str, str, int | None]]) -> list[Member]:
-        resolved = await asyncio.gather(*(self._ips(host) for _, _, host, _ in places))
+    async def _resolve_members(self, endpoints: list[tuple[str, str, str, int | None]]) -> list[Member]:
+        resolved = await asyncio.gather(*(self._ips(host) for _, _, host, _ in endpoints))
         return [
             Member(kind, name, ip, port)
-            for (kind, name, _, port), ips in zip(places, resolved, strict=True)
+            for (kind, name, _, port), ips in zip(endpoints, resolved, strict=True)
             for ip in ips
         ]
 

@@ -31,10 +31,10 @@ def secrets_in(settings: Mapping[str, Any]) -> list[str]:
     return [value for value in settings.values() if isinstance(value, str) and value.startswith(BOUND)]
 
 
-def question_about(references: Iterable[str], place: str) -> str:
+def question_about(references: Iterable[str], destination: str) -> str:
     """By the names of the secrets: the references themselves are arguments of a call, and those are not shown."""
     named = (one.partition(":") for one in references)
-    return f"{', '.join(f'the secret {name} of the {kind}' for kind, _, name in named)} would be sent to {place}"
+    return f"{', '.join(f'the secret {name} of the {kind}' for kind, _, name in named)} would be sent to {destination}"
 
 
 def _references(host: Host) -> list[str]:

@@ -83,8 +83,8 @@ class SavedPlan:
 
 
 class Workspace:
-    def __init__(self, work: Path, place: str, service: str) -> None:
-        self.folder = work / "terraform" / quote(place, safe="") / service
+    def __init__(self, work: Path, host: str, service: str) -> None:
+        self.folder = work / "terraform" / quote(host, safe="") / service
         self._plans = self.folder / "plans"
 
     @property

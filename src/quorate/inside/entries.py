@@ -33,9 +33,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where a file is about to be written: the target behind all links, and a temporary file in the same folder."""
+    """Where a file is about to be written: the path behind all links, and a temporary file in the same folder."""
 
-    target: str
+    path: str
     temporary: str
     """Empty for an append."""
     old: Entry | None

@@ -57,26 +57,26 @@ async def write_atomically(
     windows = transport.system == "windows"
     if windows:
         windows_files.refuse_ownership(owner, mode)
-        place = await windows_files.prepare(transport, path, parents=parents, append=append)
+        target = await windows_files.prepare(transport, path, parents=parents, append=append)
     else:
-        place = await posix_files.prepare(transport, path, parents=parents, append=append)
-    if not place.temporary:
-        await transport.write_file(place.target, data, append=True)
+        target = await posix_files.prepare(transport, path, parents=parents, append=append)
+    if not target.temporary:
+        await transport.write_file(target.path, data, append=True)
         if owner or mode:
-            await posix_files.adjust(transport, place.target, owner=owner, mode=mode)
-        return place
+            await posix_files.adjust(transport, target.path, owner=owner, mode=mode)
+        return target
     try:
-        await transport.write_file(place.temporary, data)
+        await transport.write_file(target.temporary, data)
         if windows:
-            await windows_files.finish(transport, place, size=len(data))
+            await windows_files.finish(transport, target, size=len(data))
         else:
-            await posix_files.finish(transport, place, owner=owner, mode=mode, size=len(data))
+            await posix_files.finish(transport, target, owner=owner, mode=mode, size=len(data))
     except BaseException as error:
-        await _tidy(transport, place.temporary)
+        await _tidy(transport, target.temporary)
         if isinstance(error, Problem):  # callers know the file by its own name
-            error.what = error.what.replace(place.temporary, place.target)
+            error.what = error.what.replace(target.temporary, target.path)
         raise
-    return place
+    return target
 
 
 async def _tidy(transport: Transport, temporary: str) -> None:

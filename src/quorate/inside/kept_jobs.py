@@ -135,12 +135,12 @@ class Report:
 class KeptJob:
     """A command in a folder of the machine, found by its id."""
 
-    def __init__(self, transport: Transport, id: str, like: Command, keep: int) -> None:
-        """`like` says as whom it runs, and how to become that user."""
+    def __init__(self, transport: Transport, id: str, identity: Command, keep: int) -> None:
+        """`identity`: a command with the user it runs as, and the password to become that user."""
         self.handle = f"{PREFIX}:{id}"
         self._transport = transport
         self._id = id
-        self._like = Command((), user=like.user, password=like.password)
+        self._identity = Command((), user=identity.user, password=identity.password)
         self._keep = keep
         self._final_report: Report | None = None
         self._follower: Job | None = None
@@ -219,7 +219,7 @@ class KeptJob:
             report = await self._look()
             if report.state != "running" or report.pid < 2:
                 return
-            killer = replace(self._like, argv=kill_argv(report.pid, signal))
+            killer = replace(self._identity, argv=kill_argv(report.pid, signal))
             with contextlib.suppress(Problem):
                 await self._transport.run(killer, seconds=ASK_SECONDS)
             await self._follow(self._command("wait"), GRACE_SECONDS)
@@ -240,7 +240,7 @@ class KeptJob:
         return self._read(await self._transport.run(self._command(""), seconds=ASK_SECONDS, keep=2 * self._keep + 1024))
 
     def _command(self, mode: str) -> Command:
-        return replace(self._like, argv=("/bin/sh", "-c", _FOLLOW, "quorate", self._id, str(self._keep), mode))
+        return replace(self._identity, argv=("/bin/sh", "-c", _FOLLOW, "quorate", self._id, str(self._keep), mode))
 
     def _read(self, output: Output) -> Report:
         found = _HEAD.match(output.stdout)

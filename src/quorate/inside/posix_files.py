@@ -160,22 +160,22 @@ def _prepare_problem(output: Output, path: str) -> Problem:
     return failure(output, f"Writing {path}")
 
 
-async def finish(transport: Transport, place: WriteTarget, *, owner: str | None, mode: str | None, size: int) -> None:
+async def finish(transport: Transport, target: WriteTarget, *, owner: str | None, mode: str | None, size: int) -> None:
     """Move the temporary file over the target, with the owner and mode of the old file."""
-    old = place.old
+    old = target.old
     keeps = f"{old.owner}:{old.group}" if old else ""
     old_mode = old.mode if old else _NEW_MODE
     output = await transport.run(
         shell_script(
-            _FINISH, place.temporary, place.target, _kept_group(owner, old) or keeps, mode or old_mode, str(size)
+            _FINISH, target.temporary, target.path, _kept_group(owner, old) or keeps, mode or old_mode, str(size)
         )
     )
     if output.exit_code == _OTHER_WAY:
         raise GuestRefused(
-            f"{place.target} did not arrive completely, so nothing was replaced", why=error_message(output) or None
+            f"{target.path} did not arrive completely, so nothing was replaced", why=error_message(output) or None
         )
     if output.exit_code != 0:
-        raise failure(output, f"Writing {place.target}")
+        raise failure(output, f"Writing {target.path}")
 
 
 async def adjust(transport: Transport, path: str, *, owner: str | None, mode: str | None) -> None:

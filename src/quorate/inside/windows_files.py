@@ -82,10 +82,10 @@ async def prepare(transport: Transport, path: str, *, parents: bool, append: boo
     return WriteTarget(path, str(answer["temporary"] or ""), old)
 
 
-async def finish(transport: Transport, place: WriteTarget, *, size: int) -> None:
+async def finish(transport: Transport, target: WriteTarget, *, size: int) -> None:
     """Move the temporary file over the target, which keeps its permissions."""
     await run_powershell(
-        transport, f"Writing {place.target}", _FINISH, path=place.target, temporary=place.temporary, size=size
+        transport, f"Writing {target.path}", _FINISH, path=target.path, temporary=target.temporary, size=size
     )
 
 

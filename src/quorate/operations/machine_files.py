@@ -102,7 +102,7 @@ def write_action(rules: CommandRules, machine: Machine, write: FileWrite) -> Act
             into, path, data, parents=write.parents, append=append, owner=owner, mode=mode
         )
         return ActionResult(
-            {"path": path, "bytes": len(data), **_replaced_facts(written.old, written.target, path, append=append)}
+            {"path": path, "bytes": len(data), **_replaced_facts(written.old, written.path, path, append=append)}
         )
 
     verb = "Append" if append else "Write"

@@ -264,9 +264,9 @@ def _mark(message: Message) -> str:
     return f"#{message.id[:12]}"
 
 
-def _render_marked(message: Message, most: int) -> str:
+def _render_marked(message: Message, limit: int) -> str:
     """The text with a mark by which it is found again."""
-    return f"{message.body[:most]}\n{_mark(message)}".strip()
+    return f"{message.body[:limit]}\n{_mark(message)}".strip()
 
 
 # -- mail --------------------------------------------------------------------------------------------------------------

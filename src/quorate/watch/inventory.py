@@ -58,8 +58,8 @@ def _remember(row: Resource) -> GuestRecord:
 
 
 def differences(cluster: str, before: Inventory, after: Inventory, memory: Memory) -> Iterator[Event]:
-    def event(kind: str, vmid: int, says: str) -> Event:
-        return Event(cluster, after.at, kind, f"guest {vmid}", says)
+    def event(kind: str, vmid: int, summary: str) -> Event:
+        return Event(cluster, after.at, kind, f"guest {vmid}", summary)
 
     if before.guests != after.guests:
         for vmid in sorted(after.guests.keys() - before.guests.keys()):
@@ -83,8 +83,8 @@ def differences(cluster: str, before: Inventory, after: Inventory, memory: Memor
         task = memory.failures[upid]
         about = Upid.parse(upid).vmid
         target = f"guest {about}" if about else f"node {task.node}"
-        says = f"{task.type} {task.id} on {task.node}: {task.status}".replace("  ", " ")
-        yield Event(cluster, after.at, "task-failed", target, says)
+        summary = f"{task.type} {task.id} on {task.node}: {task.status}".replace("  ", " ")
+        yield Event(cluster, after.at, "task-failed", target, summary)
 
 
 def _changes(old: GuestRecord, new: GuestRecord) -> Iterator[str]:

@@ -221,8 +221,8 @@ def _unseen(device: Device, now: float) -> Iterator[Finding]:
         yield Finding("notice", "not seen for long", _label(device), evidence, "Turn it on, or scan the network for it")
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: Sequence[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def _gib(count: int) -> str:

@@ -139,13 +139,13 @@ async def _still_there(homelab: Homelab, owner: str, one: ManagedObject) -> Diff
                 row = await find_guest(find_cluster(homelab, one.place), one.name)
                 return gone if row is not None and row.vmid == one.vmid else None
             case "workload":
-                place = await find_machine(homelab, one.place)
-                engine = await select_engine(place, homelab.clock, one.engine or None)  # type: ignore[arg-type]
+                machine = await find_machine(homelab, one.place)
+                engine = await select_engine(machine, homelab.clock, one.engine or None)  # type: ignore[arg-type]
                 there = await engine.find(one.name)
                 return gone if there is not None and there.labels.get(OWNER) == owner else None
             case _:
-                place = await find_machine(homelab, one.place)
-                found = await Installations(homelab.store).find(machine_ref(place), one.name)
+                machine = await find_machine(homelab, one.place)
+                found = await Installations(homelab.store).find(machine_ref(machine), one.name)
                 return gone if found is not None and found.state != "removed" else None
     except NotFound:
         return None  # gone with its host or cluster
@@ -226,12 +226,12 @@ def mebibytes(given: str | int) -> int:
 
 
 async def _of_workload(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
-    place = await find_target_machine(homelab, document, item)
-    if place is None:
+    machine = await find_target_machine(homelab, document, item)
+    if machine is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first", number=number)
     spec = await build_spec(homelab, document, item, name, number)
-    engine = await select_engine(place, homelab.clock, item.wanted.engine)
-    if (await Deployment(homelab.store, machine_ref(place), name).state()).get("state") == "going on":
+    engine = await select_engine(machine, homelab.clock, item.wanted.engine)
+    if (await Deployment(homelab.store, machine_ref(machine), name).state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place, number=number, engine=engine.name)
     old = await engine.find(name)
     if old is None:
@@ -314,14 +314,14 @@ def workload_changes(old: Workload, spec: Spec) -> Iterable[tuple[str, Any, Any]
 # -- services ----------------------------------------------------------------------------------------------------------
 
 
-async def _of_unit(item: Item, place: Machine) -> Difference:
-    now = await units.read_unit(place, item.name)
+async def _of_unit(item: Item, machine: Machine) -> Difference:
+    now = await units.read_unit(machine, item.name)
     if now is None:
         return Difference(item, item.name, "create", item.place)
     changes: list[tuple[str, Any, Any]] = []
     if now != units.require_unit_text(item.name, item.wanted.unit):
         changes.append(("unit", "another text", "as given"))
-    state = await services.status(place.with_root().transport, item.name)
+    state = await services.status(machine.with_root().transport, item.name)
     if state.state != "active":
         changes.append(("state", state.summary, "active"))
     return Difference(item, item.name, "update" if changes else "none", item.place, tuple(changes))
@@ -329,17 +329,17 @@ async def _of_unit(item: Item, place: Machine) -> Difference:
 
 async def _of_service(homelab: Homelab, document: Document, item: Item) -> Difference:
     name = item.wanted.service or item.name
-    place = await find_target_machine(homelab, document, item)
-    if place is None:
+    machine = await find_target_machine(homelab, document, item)
+    if machine is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first")
     if item.wanted.unit:
-        return await _of_unit(item, place)
+        return await _of_unit(item, machine)
     with contextlib.suppress(NotFound):  # it may be known by another name
         name = load_catalogue(homelab.settings.catalogue).find(name).id
-    found = await Installations(homelab.store).find(machine_ref(place), name)
+    found = await Installations(homelab.store).find(machine_ref(machine), name)
     if found is None or found.state == "removed":
         return Difference(item, name, "create", item.place)
-    if (await Deployment(homelab.store, machine_ref(place), f"service {name}").state()).get("state") == "going on":
+    if (await Deployment(homelab.store, machine_ref(machine), f"service {name}").state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place)
     given = {key: str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in item.wanted.settings.items()}  # fmt: skip
@@ -351,14 +351,14 @@ async def _of_service(homelab: Homelab, document: Document, item: Item) -> Diffe
     if found.state != "installed":
         changes.insert(0, ("state", found.state, "installed"))
     else:
-        changes += [("files or containers", said, "as installed") for said in await _drift(homelab, place, found)]
+        changes += [("files or containers", said, "as installed") for said in await _drift(homelab, machine, found)]
     return Difference(item, name, "update" if changes else "none", item.place, tuple(changes))
 
 
-async def _drift(homelab: Homelab, place: Machine, found: Installation) -> list[str]:
+async def _drift(homelab: Homelab, machine: Machine, found: Installation) -> list[str]:
     """What has changed since its installation; only for Compose, other methods have their own tools."""
     template = load_catalogue(homelab.settings.catalogue).services.get(found.service)
-    command = await find_compose(place) if found.method == "compose" and template else None
+    command = await find_compose(machine) if found.method == "compose" and template else None
     if template is None or command is None:
         return []
-    return await Project(place, command, homelab.settings.services_folder, template.id).drift(template)
+    return await Project(machine, command, homelab.settings.services_folder, template.id).drift(template)

@@ -51,55 +51,55 @@ async def references(homelab: Homelab, document: Document, found: Findings) -> N
 
 async def measure(homelab: Homelab, document: Document, differences: list[Difference], found: Findings) -> None:
     """Reachability, capacity and ports of every host, and free memory in the clusters."""
-    places = list(dict.fromkeys([*(one.name for one in document.items.values() if one.kind == "host"),
+    hosts = list(dict.fromkeys([*(one.name for one in document.items.values() if one.kind == "host"),
                                  *(one.place for one in document.items.values() if one.place)]))  # fmt: skip
-    work = [lambda place=place: _look(homelab, document, place) for place in places]
-    for place, facts in zip(places, await gather_bounded(AT_ONCE, work), strict=True):
+    work = [lambda host=host: _look(homelab, document, host) for host in hosts]
+    for host, facts in zip(hosts, await gather_bounded(AT_ONCE, work), strict=True):
         if isinstance(facts, Problem):
-            found.errors.append(Fault(_path(document, place), str(facts)))
+            found.errors.append(Fault(_path(document, host), str(facts)))
         elif facts is not None:
-            _capacity(homelab, place, facts, differences, found)
+            _capacity(homelab, host, facts, differences, found)
     for one in differences:
         if one.act == "unknown" and not any(one.why == fault.message for fault in found.errors):
             found.errors.append(Fault(one.item.path, one.why))
     await _clusters(homelab, differences, found)
 
 
-async def _look(homelab: Homelab, document: Document, place: str) -> Facts | Problem | None:
+async def _look(homelab: Homelab, document: Document, host: str) -> Facts | Problem | None:
     """None for a guest that does not exist yet."""
-    maker = document.items.get(place)
+    maker = document.items.get(host)
     try:
         async with asyncio.timeout(SECONDS):
             if maker is not None and maker.kind == "host":
-                there = await resolve_host(homelab, await homelab.hosts.find(place) or maker.wanted.host(place))
+                there = await resolve_host(homelab, await homelab.hosts.find(host) or maker.wanted.host(host))
             elif maker is not None:
                 try:
-                    there = await find_machine(homelab, place)
+                    there = await find_machine(homelab, host)
                 except NotFound:
                     return None
             else:
-                there = await find_machine(homelab, place)
+                there = await find_machine(homelab, host)
             return await there.collect_facts(seconds=SECONDS - 5, sections=SECTIONS)
     except TimeoutError:
-        return Problem(f"{place} did not answer within {SECONDS:g} s")
+        return Problem(f"{host} did not answer within {SECONDS:g} s")
     except Problem as problem:
         return problem
 
 
-def _capacity(homelab: Homelab, place: str, facts: Facts, differences: list[Difference], found: Findings) -> None:
-    new = [one for one in differences if one.place == place and one.act == "create"]
+def _capacity(homelab: Homelab, host: str, facts: Facts, differences: list[Difference], found: Findings) -> None:
+    new = [one for one in differences if one.place == host and one.act == "create"]
     known = load_catalogue(homelab.settings.catalogue).services
     needed = sum(_memory(one, known) for one in new)
     free = facts.memory.available if facts.memory else None
-    found.measured[place] = {
+    found.measured[host] = {
         "memory_free": free,
         "memory_needed": needed,
         "disk_free": max((one.available or 0 for one in facts.filesystems or ()), default=None),
         "not_known": sorted(facts.not_known),
     }
     if free is not None and needed > free:
-        says = f"{place} has {free // MEBIBYTE} MiB of memory free, but {needed // MEBIBYTE} MiB are requested"
-        found.errors.append(Fault(new[0].item.path if len(new) == 1 else f"hosts.{place}", says))
+        message = f"{host} has {free // MEBIBYTE} MiB of memory free, but {needed // MEBIBYTE} MiB are requested"
+        found.errors.append(Fault(new[0].item.path if len(new) == 1 else f"hosts.{host}", message))
     taken: dict[tuple[int, str], str] = defaultdict(str)
     for port in facts.ports or ():
         taken[port.port, port.protocol] = port.process or "something"
@@ -107,7 +107,7 @@ def _capacity(homelab: Homelab, place: str, facts: Facts, differences: list[Diff
         for port_number, protocol in _ports(one):
             if (port_number, protocol) in taken:
                 by = taken[port_number, protocol]
-                found.errors.append(Fault(one.item.path, f"port {port_number}/{protocol} of {place} is used by {by}"))
+                found.errors.append(Fault(one.item.path, f"port {port_number}/{protocol} of {host} is used by {by}"))
 
 
 def _memory(one: Difference, services: Any) -> int:
@@ -138,10 +138,12 @@ async def _clusters(homelab: Homelab, differences: list[Difference], found: Find
         free = sum(max(0, row.maxmem - row.mem) for row in nodes if row.status == "online")
         found.measured[name] = {"memory_free": free, "memory_needed": memory}
         if memory > free:
-            says = f"its nodes have {free // MEBIBYTE} MiB of memory free, but {memory // MEBIBYTE} MiB are requested"
-            found.errors.append(Fault(f"cluster {name}", says))
+            message = (
+                f"its nodes have {free // MEBIBYTE} MiB of memory free, but {memory // MEBIBYTE} MiB are requested"
+            )
+            found.errors.append(Fault(f"cluster {name}", message))
 
 
-def _path(document: Document, place: str) -> str:
-    maker: Item | None = document.items.get(place)
-    return maker.path if maker else f"host {place}"
+def _path(document: Document, host: str) -> str:
+    maker: Item | None = document.items.get(host)
+    return maker.path if maker else f"host {host}"

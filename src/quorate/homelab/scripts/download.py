@@ -60,21 +60,21 @@ async def fetch_script(base: str, path: str) -> ScriptDownload:
     return ScriptDownload(address, data)
 
 
-async def fetch(address: str, most: int, *, seconds: float = SECONDS) -> bytes:
+async def fetch(address: str, limit: int, *, seconds: float = SECONDS) -> bytes:
     """The content of an address, bounded in time and size. Redirects are not followed."""
     from quorate.http_client import aiohttp, public_context  # not needed to list the tools
 
-    limit = aiohttp.ClientTimeout(total=seconds)
+    timeout = aiohttp.ClientTimeout(total=seconds)
     try:
         async with (
-            aiohttp.ClientSession(timeout=limit, trust_env=True, headers=ACCEPTED, auto_decompress=False) as session,
+            aiohttp.ClientSession(timeout=timeout, trust_env=True, headers=ACCEPTED, auto_decompress=False) as session,
             session.get(address, allow_redirects=False, ssl=public_context()) as answer,
         ):
             if answer.status == 404:
                 raise NotFound(f"{address} does not exist", next_step="Update the index: `quorate scripts refresh`")
             if answer.status != 200:
                 raise Unreachable(f"{address} answered {answer.status}", why=answer.reason)
-            return bytes(await read_body(answer, most))
+            return bytes(await read_body(answer, limit))
     except BodyRefused as fault:
         raise Conflict(f"The content of {address} was not read", why=f"It {fault}") from None
     except TimeoutError:

@@ -58,21 +58,21 @@ class Installations:
         self._store = store
         self._records = Records(store, KIND, Installation)
 
-    async def find(self, place: str, service: str) -> Installation | None:
-        return await self._records.find(f"{place}/{service}")
+    async def find(self, host: str, service: str) -> Installation | None:
+        return await self._records.find(f"{host}/{service}")
 
     async def everything(self) -> list[Installation]:
         return [one for _, one in sorted((await self._records.all()).items())]
 
-    async def on(self, place: str) -> list[Installation]:
-        return [one for one in await self.everything() if one.host == place]
+    async def on(self, host: str) -> list[Installation]:
+        return [one for one in await self.everything() if one.host == host]
 
     async def keep(self, one: Installation) -> None:
         await self._records.keep(f"{one.host}/{one.service}", one)
 
-    async def begin_work(self, place: str, service: str) -> str:
+    async def begin_work(self, host: str, service: str) -> str:
         """Claim a service of a host across all replicas. Renew the claim, and end it."""
-        now, key, claim = self._store.clock.time(), f"{place}/{service}", f'"{secrets.token_hex(8)}"'
+        now, key, claim = self._store.clock.time(), f"{host}/{service}", f'"{secrets.token_hex(8)}"'
         taken = await self._store.execute(
             "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $5, $3, $3) "
             "ON CONFLICT (kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed "
@@ -81,7 +81,7 @@ class Installations:
         )  # fmt: skip
         if not taken:
             raise Conflict(
-                f"{service} on {place} is being changed at this moment",
+                f"{service} on {host} is being changed at this moment",
                 next_step=Advice(
                     f"Wait until that has ended. If its server died, try again after {STALE_SECONDS // 60} minutes",
                     SERVICE_STATUS,
@@ -89,10 +89,10 @@ class Installations:
             )
         return claim
 
-    async def is_worked_on(self, place: str, service: str) -> bool:
+    async def is_worked_on(self, host: str, service: str) -> bool:
         rows = await self._store.fetch(
             "SELECT id FROM quorate_records WHERE kind = $1 AND id = $2 AND changed >= $3",
-            _CLAIM, f"{place}/{service}", self._store.clock.time() - STALE_SECONDS,
+            _CLAIM, f"{host}/{service}", self._store.clock.time() - STALE_SECONDS,
         )  # fmt: skip
         return bool(rows)
 
@@ -105,8 +105,8 @@ class Installations:
     async def end_work(self, claim: str) -> None:
         await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND entry = $2", _CLAIM, claim)
 
-    async def forget(self, place: str, service: str) -> None:
-        await self._records.forget(f"{place}/{service}")
+    async def forget(self, host: str, service: str) -> None:
+        await self._records.forget(f"{host}/{service}")
 
 
 # -- whether the machines that records name still exist ----------------------------------------------------------------

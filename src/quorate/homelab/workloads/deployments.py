@@ -23,11 +23,11 @@ T = TypeVar("T")
 class Deployment:
     """The deployment of one workload on one machine. Stored while it runs, or after an unreported failure."""
 
-    def __init__(self, store: Store, place: str, name: str, hidden: Iterable[str] = ()) -> None:
+    def __init__(self, store: Store, host: str, name: str, hidden: Iterable[str] = ()) -> None:
         """`hidden` are texts that must not be stored: a workload may print its environment before it fails."""
         self._records = Records(store, _KIND, dict[str, Any])
         self._hidden = [text for text in hidden if len(text) >= SHORTEST_HIDDEN]
-        self._id = f"{place} {name}"
+        self._id = f"{host} {name}"
 
     async def state(self) -> dict[str, Any]:
         return await self._records.find(self._id) or {}

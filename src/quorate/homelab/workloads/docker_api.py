@@ -66,11 +66,11 @@ class DockerApi(Engine):
             raise NotFound(f"{self.name} has no workload {name!r}")
         asked = {"stdout": "true", "stderr": "true", "tail": str(lines)}
         asked |= {} if since is None else {"since": f"{since:.3f}"}
-        place = f"/containers/{quote(name)}/logs"
-        answer = await self._call("GET", f"{place}?{urlencode(asked)}", max_body=LOG_BYTES)
+        path = f"/containers/{quote(name)}/logs"
+        answer = await self._call("GET", f"{path}?{urlencode(asked)}", max_body=LOG_BYTES)
         while answer.cut and lines > 1:  # the beginning of an answer is kept, and the newest lines are at its end
             lines //= 2
-            answer = await self._call("GET", f"{place}?{urlencode({**asked, 'tail': lines})}", max_body=LOG_BYTES)
+            answer = await self._call("GET", f"{path}?{urlencode({**asked, 'tail': lines})}", max_body=LOG_BYTES)
         return log_text(answer.body, tty=bool((container.get("Config") or {}).get("Tty")))
 
     async def has_image(self, image: str) -> bool:

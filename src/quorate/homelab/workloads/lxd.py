@@ -151,11 +151,11 @@ class Lxd(Engine):
         return str(root["pool"])
 
     async def _ensure_volume(self, pool: str, name: str) -> None:
-        place = f"/1.0/storage-pools/{quote(pool, safe='')}/volumes/custom"
+        volumes = f"/1.0/storage-pools/{quote(pool, safe='')}/volumes/custom"
         try:
-            await self._get(f"{place}/{quote(name, safe='')}")
+            await self._get(f"{volumes}/{quote(name, safe='')}")
         except NotFound:
-            await self._do("POST", place, {"name": name, "type": "custom"})
+            await self._do("POST", volumes, {"name": name, "type": "custom"})
 
     async def _get(self, path: str) -> Any:
         return _require_success(await self._api.call("GET", path))["metadata"]
@@ -165,10 +165,10 @@ class Lxd(Engine):
         answer = _require_success(await self._api.call(method, path, body))
         if answer.get("type") != "async":
             return
-        place = str(answer["operation"])
+        operation_path = str(answer["operation"])
         deadline = self.clock.monotonic() + OPERATION_SECONDS
         while True:
-            operation = await self._wait_operation(place)
+            operation = await self._wait_operation(operation_path)
             code = int(operation.get("status_code", 0))
             if code == _DONE:
                 return
@@ -176,8 +176,8 @@ class Lxd(Engine):
                 raise TaskFailed(f"The operation of {self.name} failed", why=f"It said: {operation.get('err')}")
             await _tell(operation, report)
 
-    async def _wait_operation(self, place: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._get(f"{place}/wait?timeout={GLANCE_SECONDS}")
+    async def _wait_operation(self, operation_path: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._get(f"{operation_path}/wait?timeout={GLANCE_SECONDS}")
         return found
 
 

@@ -64,11 +64,11 @@ def quoted_words(line: str) -> list[str]:
         return []
 
 
-def rows(text: str, least: int = 1) -> Iterator[list[str]]:
-    """The words of each line that has at least `least` of them."""
+def rows(text: str, minimum: int = 1) -> Iterator[list[str]]:
+    """The words of each line that has at least `minimum` of them."""
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= least:
+        if len(words) >= minimum:
             yield words
 
 
