@@ -60,7 +60,7 @@ class HomelabRig:
 
 
 @asynccontextmanager
-async def _home(tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]], **options: Any) -> AsyncIterator[HomelabRig]:
+async def _homelab(tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]], **options: Any) -> AsyncIterator[HomelabRig]:
     more = {"surfaces": ("native", "washyu"), "gate_chosen": True, **options.pop("more", {})}
     folder = tmp_path / "house"
     folder.mkdir()
@@ -71,19 +71,19 @@ async def _home(tmp_path: Path, hosts: Mapping[str, Mapping[str, Any]], **option
 @asynccontextmanager
 async def machines(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """Two that nobody has registered, and an HTTP server that shows terminals. The second takes a password."""
-    async with _home(tmp_path, {"nas": {}, "pi": {"password": PASSWORD}}, register=False) as home:
-        shells = home.quorate.app.shells
+    async with _homelab(tmp_path, {"nas": {}, "pi": {"password": PASSWORD}}, register=False) as homelab:
+        shells = homelab.quorate.app.shells
         assert shells is not None
         shells.url = PAGE  # as the HTTP server says when it listens
-        yield home
+        yield homelab
 
 
 @asynccontextmanager
 async def registered(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """One that is registered as nas, and is on the map."""
-    async with _home(tmp_path, {"nas": {}}) as home:
-        await home.quorate.facts("network_discover", hosts=["nas"])
-        yield home
+    async with _homelab(tmp_path, {"nas": {}}) as homelab:
+        await homelab.quorate.facts("network_discover", hosts=["nas"])
+        yield homelab
 
 
 _OTHER_MACHINE = """#!/bin/sh
@@ -94,7 +94,7 @@ exec /bin/cat "$@"
 
 
 @asynccontextmanager
-async def docked(tmp_path: Path) -> AsyncIterator[HomelabRig]:
+async def with_docker(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """Two with a Docker engine each, registered and on the map; a container `web` runs on the first."""
     async with AsyncExitStack() as stack:
         engines, hosts = {}, {}
@@ -108,12 +108,12 @@ async def docked(tmp_path: Path) -> AsyncIterator[HomelabRig]:
         (tmp_path / "two" / "tools" / "cat").unlink()
         (tmp_path / "two" / "tools" / "cat").write_text(_OTHER_MACHINE)
         (tmp_path / "two" / "tools" / "cat").chmod(0o755)
-        home = await stack.enter_async_context(_home(tmp_path, hosts))
-        home.engines = engines
-        await home.quorate.facts("network_discover", hosts=["one"])
-        await home.quorate.facts("network_discover", hosts=["two"])
-        await home.quorate.facts("workload_deploy", host="one", name="web", image="nginx:1.27")
-        yield home
+        homelab = await stack.enter_async_context(_homelab(tmp_path, hosts))
+        homelab.engines = engines
+        await homelab.quorate.facts("network_discover", hosts=["one"])
+        await homelab.quorate.facts("network_discover", hosts=["two"])
+        await homelab.quorate.facts("workload_deploy", host="one", name="web", image="nginx:1.27")
+        yield homelab
 
 
 @asynccontextmanager
@@ -123,11 +123,11 @@ async def accounts(tmp_path: Path, **system: Any) -> AsyncIterator[HomelabRig]:
         box.add_account("op", 1600, password=HASH)
         (box.folder / "etc/sudoers.d/op").write_text("op ALL=(ALL) ALL\n")
         ssh = SshSettings(Login(), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
-        async with _home(tmp_path, {}, homelab={"ssh": ssh, **_playbooks(tmp_path)}) as home:
-            home.box = box
+        async with _homelab(tmp_path, {}, homelab={"ssh": ssh, **_playbooks(tmp_path)}) as homelab:
+            homelab.box = box
             given = {"host": "box", "address": HOST, "port": box.port, "user": "root", "key": str(box.key_file)}
-            await home.quorate.facts("host_register", **given)
-            yield home
+            await homelab.quorate.facts("host_register", **given)
+            yield homelab
 
 
 PLAYBOOK = """
@@ -167,13 +167,13 @@ def _playbooks(tmp_path: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def composed(tmp_path: Path) -> AsyncIterator[HomelabRig]:
+async def with_compose(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """One with Compose, and a catalog with a service for it and one for Terraform."""
     host = ComposeHost(tmp_path / "machine")
     (host.catalogue / "records.yaml").write_text(TERRAFORM)
-    async with host.page() as page, _home(tmp_path, {"box": host.options}, homelab=host.settings) as home:
-        home.compose, home.page = host, page
-        yield home
+    async with host.page() as page, _homelab(tmp_path, {"box": host.options}, homelab=host.settings) as homelab:
+        homelab.compose, homelab.page = host, page
+        yield homelab
 
 
 @asynccontextmanager
@@ -181,16 +181,16 @@ async def with_terraform(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """The same, where there is a program for it."""
     if not (shutil.which("tofu") or shutil.which("terraform")):
         pytest.skip("there is neither tofu nor terraform here")
-    async with composed(tmp_path) as home:
-        yield home
+    async with with_compose(tmp_path) as homelab:
+        yield homelab
 
 
 @asynccontextmanager
 async def with_ansible(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     """A real system, where Ansible is installed next to Quorate."""
     pytest.importorskip("ansible_runner")
-    async with accounts(tmp_path) as home:
-        yield home
+    async with accounts(tmp_path) as homelab:
+        yield homelab
 
 
 @asynccontextmanager
@@ -207,8 +207,8 @@ async def online(tmp_path: Path) -> AsyncIterator[HomelabRig]:
     await web.TCPSite(runner, HOST, 0).start()
     url = f"http://{HOST}:{runner.addresses[0][1]}"
     try:
-        async with _home(tmp_path, {}, homelab={"scripts_url": url}) as home:
-            yield home
+        async with _homelab(tmp_path, {}, homelab={"scripts_url": url}) as homelab:
+            yield homelab
     finally:
         await runner.cleanup()
 

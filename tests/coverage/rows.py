@@ -36,9 +36,9 @@ class Row:
     given: Mapping[str, Any]
     check: Callable[[Done], Any]
     prepare: Callable[[Any], Any] | None = None
-    home: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None
-    """Where it is run, if not before a simulated cluster alone: gives something with a rig `quorate`. What is given may
-    then be a function of that, and so may be what is prepared."""
+    homelab: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None
+    """Where it runs, if a simulated cluster alone is not enough: yields something with a rig `quorate`. Values in
+    `given` may then be functions of that, and `prepare` gets it."""
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Done:
     runs_before: dict[int, tuple[bool, float]]
     volumes_before: set[str]
     answers: list[dict[str, Any]] = field(default_factory=list)
-    home: Any = None
-    """What a row's `home` gave."""
+    homelab: Any = None
+    """What the row's `homelab` yielded."""
 
     @property
     def world(self) -> World:
@@ -103,16 +103,16 @@ async def ask_all(sim: SimulatedCluster, *paths: str, **query: Any) -> dict[str,
     return answers
 
 
-async def prepare_row(rig: Rig, chosen: Row, home: Any = None) -> Done:
+async def prepare_row(rig: Rig, chosen: Row, homelab: Any = None) -> Done:
     """The world as the row wants it before it is run."""
     world = rig.sim.world
     if chosen.prepare is not None:
-        ready = chosen.prepare(world if home is None else home)
+        ready = chosen.prepare(world if homelab is None else homelab)
         if inspect.isawaitable(ready):
             await ready
-    given = {name: value(home) if callable(value) else value for name, value in chosen.given.items()}
+    given = {name: value(homelab) if callable(value) else value for name, value in chosen.given.items()}
     before = {vmid: (guest.running, guest.started_at) for vmid, guest in world.guests.items()}
-    return Done(rig, given, before, volumes(world), home=home)
+    return Done(rig, given, before, volumes(world), homelab=homelab)
 
 
 async def check_row(chosen: Row, done: Done) -> None:

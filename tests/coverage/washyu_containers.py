@@ -24,15 +24,15 @@ CONFIG = {
 
 
 def container_is_made(done: Done) -> None:
-    engine = done.home.engines["one"]
-    assert done.home.running("one") == {"web": "nginx:1.27", "cache": "redis:7"}
+    engine = done.homelab.engines["one"]
+    assert done.homelab.running("one") == {"web": "nginx:1.27", "cache": "redis:7"}
     body = engine.bodies[-1]
     assert (body["Env"], body["Cmd"]) == (["MODE=calm"], ["redis-server", "--save", ""])
     assert body["HostConfig"]["PortBindings"] == {"6379/tcp": [{"HostIp": "", "HostPort": "6380"}]}
 
 
 def container_is_stopped(done: Done) -> None:
-    assert done.home.engines["one"].containers["web"]["State"]["Status"] == "exited"
+    assert done.homelab.engines["one"].containers["web"]["State"]["Status"] == "exited"
 
 
 def container_is_told(done: Done) -> None:
@@ -47,7 +47,7 @@ def log_is_told(done: Done) -> None:
 
 
 def container_is_gone(done: Done) -> None:
-    assert done.home.engines["one"].containers == {}
+    assert done.homelab.engines["one"].containers == {}
 
 
 WORKLOADS = [
@@ -55,13 +55,13 @@ WORKLOADS = [
         "deploy_vm",
         {"device_id": 1, "platform": "docker", "vm_name": "cache", "vm_config": CONFIG},
         container_is_made,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
-    Row("control_vm", {**ON_ONE, "action": "stop"}, container_is_stopped, home=homelabs.docked),
-    Row("get_vm_status", ON_ONE, container_is_told, home=homelabs.docked),
-    Row("list_vms", {"device_id": 1, "platforms": ["docker"]}, container_is_told, home=homelabs.docked),
-    Row("get_vm_logs", {**ON_ONE, "lines": 10}, log_is_told, home=homelabs.docked),
-    Row("remove_vm", {**ON_ONE, "force": True}, container_is_gone, home=homelabs.docked),
+    Row("control_vm", {**ON_ONE, "action": "stop"}, container_is_stopped, homelab=homelabs.with_docker),
+    Row("get_vm_status", ON_ONE, container_is_told, homelab=homelabs.with_docker),
+    Row("list_vms", {"device_id": 1, "platforms": ["docker"]}, container_is_told, homelab=homelabs.with_docker),
+    Row("get_vm_logs", {**ON_ONE, "lines": 10}, log_is_told, homelab=homelabs.with_docker),
+    Row("remove_vm", {**ON_ONE, "force": True}, container_is_gone, homelab=homelabs.with_docker),
 ]
 
 # -- infrastructure ----------------------------------------------------------------------------------------------------
@@ -71,56 +71,56 @@ DOCUMENT = {"name": "lab", "workloads": {"cache": {"host": "one", "image": "redi
 
 
 def plan_is_done(done: Done) -> None:
-    assert done.home.running("one") == {"web": "nginx:1.27", "cache": "redis:7"}
+    assert done.homelab.running("one") == {"web": "nginx:1.27", "cache": "redis:7"}
 
 
 def plan_holds(done: Done) -> None:
     assert '"valid": true' in json.dumps(done.facts)
-    assert done.home.running("one") == {"web": "nginx:1.27"}
+    assert done.homelab.running("one") == {"web": "nginx:1.27"}
 
 
-async def apply(home: HomelabRig) -> None:
-    await home.quorate.facts("infra_apply", document=DOCUMENT)
+async def apply(homelab: HomelabRig) -> None:
+    await homelab.quorate.facts("infra_apply", document=DOCUMENT)
 
 
 def copies_run(done: Done) -> None:
-    assert sorted(done.home.running("one")) == ["cache", "cache-2", "cache-3", "web"]
+    assert sorted(done.homelab.running("one")) == ["cache", "cache-2", "cache-3", "web"]
 
 
 def image_is_newer(done: Done) -> None:
-    assert done.home.running("one") == {"web": "nginx:1.28"}
+    assert done.homelab.running("one") == {"web": "nginx:1.28"}
 
 
 async def device_is_retired(done: Done) -> None:
-    assert (done.home.running("one"), done.home.running("two")) == ({}, {"web": "nginx:1.27"})
-    assert list(await done.home.registered()) == ["two"]
-    assert {one.id: one.state for one in await done.home.devices()} == {1: "retired", 2: "up"}
+    assert (done.homelab.running("one"), done.homelab.running("two")) == ({}, {"web": "nginx:1.27"})
+    assert list(await done.homelab.registered()) == ["two"]
+    assert {one.id: one.state for one in await done.homelab.devices()} == {1: "retired", 2: "up"}
 
 
-def archives(home: HomelabRig) -> list[Path]:
-    return list((home.folder / "work" / "backups").glob("*"))
+def archives(homelab: HomelabRig) -> list[Path]:
+    return list((homelab.folder / "work" / "backups").glob("*"))
 
 
 def archive_is_there(done: Done) -> None:
-    (archive,) = archives(done.home)
+    (archive,) = archives(done.homelab)
     assert archive.name.startswith("before-")
     assert archive.stat().st_mode & 0o077 == 0
     assert archive.stem in json.dumps(done.facts)
 
 
-async def back_up_and_change(home: HomelabRig) -> None:
-    await home.quorate.facts("infra_backup", devices=["one"], scope=["workloads"], name="before")
-    await home.quorate.facts("workload_remove", host="one", name="web")
-    assert home.running("one") == {}
+async def back_up_and_change(homelab: HomelabRig) -> None:
+    await homelab.quorate.facts("infra_backup", devices=["one"], scope=["workloads"], name="before")
+    await homelab.quorate.facts("workload_remove", host="one", name="web")
+    assert homelab.running("one") == {}
 
 
-def backup_id(home: HomelabRig) -> str:
-    (archive,) = archives(home)
+def backup_id(homelab: HomelabRig) -> str:
+    (archive,) = archives(homelab)
     return archive.stem
 
 
 def container_is_back(done: Done) -> None:
-    assert done.home.running("one") == {"web": "nginx:1.27"}
+    assert done.homelab.running("one") == {"web": "nginx:1.27"}
 
 
 INFRASTRUCTURE = [
@@ -128,7 +128,7 @@ INFRASTRUCTURE = [
         "deploy_infrastructure",
         {"deployment_plan": {"services": [CACHE]}, "validate_only": False},
         plan_is_done,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
     Row(
         "update_device_config",
@@ -139,13 +139,13 @@ INFRASTRUCTURE = [
             "validate_only": False,
         },
         image_is_newer,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
     Row(
         "decommission_device",
         {"device_id": 1, "migration_plan": {"target_devices": [2]}, "force_removal": False, "validate_only": False},
         device_is_retired,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
     Row(
         "scale_services",
@@ -155,26 +155,26 @@ INFRASTRUCTURE = [
         },
         copies_run,
         prepare=apply,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
     Row(
         "validate_infrastructure_changes",
         {"change_plan": {"services": [CACHE]}, "validation_level": "simulation"},
         plan_holds,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
     Row(
         "create_infrastructure_backup",
         {"backup_scope": "device_specific", "device_ids": [1], "include_data": False, "backup_name": "before"},
         archive_is_there,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
     Row(
         "rollback_infrastructure_changes",
         {"backup_id": backup_id, "rollback_scope": "device_specific", "device_ids": [1], "validate_only": False},
         container_is_back,
         prepare=back_up_and_change,
-        home=homelabs.docked,
+        homelab=homelabs.with_docker,
     ),
 ]
 

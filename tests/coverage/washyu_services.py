@@ -34,14 +34,14 @@ def host_fits(done: Done) -> None:
 
 
 def service_runs(done: Done) -> None:
-    compose = done.home.compose
+    compose = done.homelab.compose
     assert compose.version == "1.0"
-    assert f"WEB_PORT='{done.home.page}'" in (compose.services / "page" / ".env").read_text()
+    assert f"WEB_PORT='{done.homelab.page}'" in (compose.services / "page" / ".env").read_text()
 
 
-async def install_page(home: HomelabRig) -> None:
-    settings = {"web_port": home.page}
-    await home.quorate.facts("service_install", service="page", host="box", settings=settings)
+async def install_page(homelab: HomelabRig) -> None:
+    settings = {"web_port": homelab.page}
+    await homelab.quorate.facts("service_install", service="page", host="box", settings=settings)
 
 
 def service_is_well(done: Done) -> None:
@@ -52,18 +52,18 @@ def service_is_well(done: Done) -> None:
 
 def plan_is_told(done: Done) -> None:
     assert "terraform_data.record" in json.dumps(done.facts)
-    assert not resources(done.home)
+    assert not resources(done.homelab)
 
 
-def resources(home: HomelabRig) -> list[Any]:
+def resources(homelab: HomelabRig) -> list[Any]:
     """What the state of Terraform has."""
-    states = (home.folder / "work").rglob("terraform.tfstate")
+    states = (homelab.folder / "work").rglob("terraform.tfstate")
     return [one for state in states for one in json.loads(state.read_text())["resources"]]
 
 
-async def make_records(home: HomelabRig) -> None:
-    await home.quorate.facts("service_install", service="records", host="box")
-    assert resources(home)
+async def make_records(homelab: HomelabRig) -> None:
+    await homelab.quorate.facts("service_install", service="records", host="box")
+    assert resources(homelab)
 
 
 def nothing_has_drifted(done: Done) -> None:
@@ -71,49 +71,51 @@ def nothing_has_drifted(done: Done) -> None:
 
 
 def records_are_gone(done: Done) -> None:
-    assert not resources(done.home)
+    assert not resources(done.homelab)
 
 
-def mark(home: HomelabRig, name: str = "mark") -> str | None:
-    assert home.box is not None
-    file = home.box.folder / "home" / name
+def mark(homelab: HomelabRig, name: str = "mark") -> str | None:
+    assert homelab.box is not None
+    file = homelab.box.folder / "home" / name
     return file.read_text() if file.exists() else None
 
 
 def play_was_tried(done: Done) -> None:
     assert "The mark is there" in json.dumps(done.facts)
-    assert mark(done.home) is None
+    assert mark(done.homelab) is None
 
 
 def play_has_run(done: Done) -> None:
-    assert (mark(done.home), mark(done.home, "other")) == ("blue", None)
+    assert (mark(done.homelab), mark(done.homelab, "other")) == ("blue", None)
 
 
 SERVICES = [
-    Row("list_available_services", {}, services_are_listed, home=homelabs.composed),
-    Row("get_service_info", {"service_name": "pihole"}, service_is_explained, home=homelabs.composed),
-    Row("check_service_requirements", PAGE, host_fits, home=homelabs.composed),
+    Row("list_available_services", {}, services_are_listed, homelab=homelabs.with_compose),
+    Row("get_service_info", {"service_name": "pihole"}, service_is_explained, homelab=homelabs.with_compose),
+    Row("check_service_requirements", PAGE, host_fits, homelab=homelabs.with_compose),
     Row(
         "install_service",
-        {**PAGE, "config_override": lambda home: {"web_port": home.page}},
+        {**PAGE, "config_override": lambda homelab: {"web_port": homelab.page}},
         service_runs,
-        home=homelabs.composed,
+        homelab=homelabs.with_compose,
     ),
-    Row("get_service_status", PAGE, service_is_well, prepare=install_page, home=homelabs.composed),
+    Row("get_service_status", PAGE, service_is_well, prepare=install_page, homelab=homelabs.with_compose),
     Row(
         "plan_terraform_service",
         {**RECORDS, "config_override": {"colour": "blue"}},
         plan_is_told,
-        home=homelabs.with_terraform,
+        homelab=homelabs.with_terraform,
     ),
-    Row("destroy_terraform_service", RECORDS, records_are_gone, prepare=make_records, home=homelabs.with_terraform),
-    Row("refresh_terraform_service", RECORDS, nothing_has_drifted, prepare=make_records, home=homelabs.with_terraform),
-    Row("check_ansible_service", MARK, play_was_tried, home=homelabs.with_ansible),
+    Row("destroy_terraform_service", RECORDS, records_are_gone, prepare=make_records, homelab=homelabs.with_terraform),
+    Row(
+        "refresh_terraform_service", RECORDS, nothing_has_drifted, prepare=make_records, homelab=homelabs.with_terraform
+    ),
+    Row("check_ansible_service", MARK, play_was_tried, homelab=homelabs.with_ansible),
     Row(
         "run_ansible_playbook",
         {**MARK, "tags": ["mark"], "extra_vars": {"word": "blue"}, "check_mode": False},
         play_has_run,
-        home=homelabs.with_ansible,
+        homelab=homelabs.with_ansible,
     ),
 ]
 
@@ -140,9 +142,14 @@ SCRIPTS = [
         "search_proxmox_scripts",
         {"query": "jellyfin", "category": "ct", "include_metadata": True},
         script_is_found,
-        home=homelabs.online,
+        homelab=homelabs.online,
     ),
-    Row("get_proxmox_script_info", {"script_name": "jellyfin", "category": "ct"}, script_is_told, home=homelabs.online),
+    Row(
+        "get_proxmox_script_info",
+        {"script_name": "jellyfin", "category": "ct"},
+        script_is_told,
+        homelab=homelabs.online,
+    ),
 ]
 
 ROWS = [*SERVICES, *SCRIPTS]

@@ -42,60 +42,60 @@ def put(box, path, text):
     file.chmod(0o755)
 
 
-async def changed(home, action, service="word"):
+async def changed(homelab, action, service="word"):
     """State of the service: before, now, and whether it starts with the machine."""
     given = {"device": "box", "changes": {"services": {service: action}}, "backup": False}
-    answer = await home.quorate.facts("device_update", **given)
+    answer = await homelab.quorate.facts("device_update", **given)
     return answer["before"], answer["now"], answer["enabled"]
 
 
 async def test_an_init_script_is_used_where_there_is_nothing_else(tmp_path):
-    async with homelabs.accounts(tmp_path, programs={"update-rc.d": UPDATE_RC}) as home:
-        put(home.box, "etc/init.d/word", SYSV)
-        assert await changed(home, "start") == ("inactive (stopped)", "active (running)", "disabled")
-        assert await changed(home, "restart") == ("active (running)", "active (running)", "disabled")
-        assert (await changed(home, "enable"))[2] == "enabled"
-        assert (await changed(home, "disable"))[2] == "disabled"
-        assert (await changed(home, "stop"))[1] == "inactive (stopped)"
+    async with homelabs.accounts(tmp_path, programs={"update-rc.d": UPDATE_RC}) as homelab:
+        put(homelab.box, "etc/init.d/word", SYSV)
+        assert await changed(homelab, "start") == ("inactive (stopped)", "active (running)", "disabled")
+        assert await changed(homelab, "restart") == ("active (running)", "active (running)", "disabled")
+        assert (await changed(homelab, "enable"))[2] == "enabled"
+        assert (await changed(homelab, "disable"))[2] == "disabled"
+        assert (await changed(homelab, "stop"))[1] == "inactive (stopped)"
         given = {"device": "box", "changes": {"services": {"nothing": "start"}}, "backup": False}
-        assert "There is no service 'nothing'" in await home.quorate.refusal("device_update", **given)
+        assert "There is no service 'nothing'" in await homelab.quorate.refusal("device_update", **given)
 
 
 async def test_a_script_of_busybox_is_known_by_its_process(tmp_path):
-    async with homelabs.accounts(tmp_path) as home:
-        put(home.box, "etc/init.d/S50sleep", BUSYBOX)
-        assert (await changed(home, "start", "sleep"))[1:] == ("active (running)", "enabled")
+    async with homelabs.accounts(tmp_path) as homelab:
+        put(homelab.box, "etc/init.d/S50sleep", BUSYBOX)
+        assert (await changed(homelab, "start", "sleep"))[1:] == ("active (running)", "enabled")
         given = {"device": "box", "changes": {"services": {"sleep": "disable"}}, "backup": False}
-        assert "S50NAME" in await home.quorate.refusal("device_update", **given)
+        assert "S50NAME" in await homelab.quorate.refusal("device_update", **given)
 
 
 async def test_where_there_is_no_manager_at_all_that_is_said(tmp_path):
-    async with homelabs.accounts(tmp_path) as home:
+    async with homelabs.accounts(tmp_path) as homelab:
         given = {"device": "box", "changes": {"services": {"word": "start"}}, "backup": False}
-        text = await home.quorate.refusal("device_update", **given)
+        text = await homelab.quorate.refusal("device_update", **given)
         assert "neither systemd nor OpenRC" in text
         assert "no runit, s6 or init scripts" in text
 
 
 @pytest.mark.skipif(not shutil.which("runsvdir"), reason="needs runit")
 async def test_runit_is_told_what_to_do(tmp_path):
-    async with homelabs.accounts(tmp_path) as home:
-        put(home.box, "etc/sv/word/run", RUN)
-        (home.box.folder / "etc/service").mkdir()
-        (home.box.folder / "etc/service/word").symlink_to("/etc/sv/word")
-        await home.quorate.facts("host_exec", host="box", command="runsvdir /etc/service >/dev/null 2>&1 & sleep 7")
-        assert await changed(home, "restart") == ("active (run)", "active (run)", "enabled")
-        assert (await changed(home, "stop"))[1] == "inactive (down)"
-        assert (await changed(home, "start"))[1] == "active (run)"
-        assert (await changed(home, "disable"))[2] == "disabled"
+    async with homelabs.accounts(tmp_path) as homelab:
+        put(homelab.box, "etc/sv/word/run", RUN)
+        (homelab.box.folder / "etc/service").mkdir()
+        (homelab.box.folder / "etc/service/word").symlink_to("/etc/sv/word")
+        await homelab.quorate.facts("host_exec", host="box", command="runsvdir /etc/service >/dev/null 2>&1 & sleep 7")
+        assert await changed(homelab, "restart") == ("active (run)", "active (run)", "enabled")
+        assert (await changed(homelab, "stop"))[1] == "inactive (down)"
+        assert (await changed(homelab, "start"))[1] == "active (run)"
+        assert (await changed(homelab, "disable"))[2] == "disabled"
 
 
 @pytest.mark.skipif(not shutil.which("s6-svscan"), reason="needs s6")
 async def test_s6_is_told_what_to_do(tmp_path):
-    async with homelabs.accounts(tmp_path) as home:
-        put(home.box, "run/service/word/run", RUN)
-        await home.quorate.facts("host_exec", host="box", command="s6-svscan /run/service >/dev/null 2>&1 & sleep 2")
-        assert await changed(home, "restart") == ("active (up)", "active (up)", "enabled")
-        assert (await changed(home, "stop"))[1] == "inactive (down)"
-        assert (await changed(home, "start"))[1] == "active (up)"
-        assert (await changed(home, "disable"))[2] == "disabled"
+    async with homelabs.accounts(tmp_path) as homelab:
+        put(homelab.box, "run/service/word/run", RUN)
+        await homelab.quorate.facts("host_exec", host="box", command="s6-svscan /run/service >/dev/null 2>&1 & sleep 2")
+        assert await changed(homelab, "restart") == ("active (up)", "active (up)", "enabled")
+        assert (await changed(homelab, "stop"))[1] == "inactive (down)"
+        assert (await changed(homelab, "start"))[1] == "active (up)"
+        assert (await changed(homelab, "disable"))[2] == "disabled"

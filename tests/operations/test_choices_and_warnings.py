@@ -1,4 +1,4 @@
-"""What is chosen for the caller is reported, and what the caller would regret is said in the plan."""
+"""Defaults that are chosen for the caller are reported, and plans warn about consequences."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""With a node offline, lists say what they could not see instead of leaving it out without a word."""
+"""With a node offline, lists say what they could not see instead of silently omitting it."""
 
 import pytest
 

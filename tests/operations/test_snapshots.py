@@ -1,4 +1,4 @@
-"""Snapshots: the tree, taking, describing, going back, deleting."""
+"""Snapshots: list, take, describe, roll back, delete."""
 
 import pytest
 

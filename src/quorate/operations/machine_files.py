@@ -32,12 +32,12 @@ Encoding = Literal["text", "base64"]
 
 
 async def read_file(
-    into: Transport, path: str, *, offset: int, limit: int, encoding: Encoding | None = None
+    transport: Transport, path: str, *, offset: int, limit: int, encoding: Encoding | None = None
 ) -> dict[str, Any]:
     """A file or a part of it; as text unless it is binary."""
-    path = guest_path(path, into.system)
-    file = await files.require_readable(into, path)
-    data = await into.read_file(path, offset=offset, limit=limit)
+    path = guest_path(path, transport.system)
+    file = await files.require_readable(transport, path)
+    data = await transport.read_file(path, offset=offset, limit=limit)
     part = _Part(data, offset, cut=offset + len(data) < file.size)
     as_text = part.is_text if encoding is None else encoding == "text"
     shown = part.text if as_text else base64.b64encode(data).decode()
@@ -59,9 +59,9 @@ async def read_file(
     }
 
 
-async def list_folder(into: Transport, path: str) -> tuple[list[Entry], str]:
+async def list_folder(transport: Transport, path: str) -> tuple[list[Entry], str]:
     """What is in a folder, by name, and a remark if that is not all of it."""
-    listing = await files.list_folder(into, guest_path(path, into.system))
+    listing = await files.list_folder(transport, guest_path(path, transport.system))
     entries = sorted(listing.entries, key=lambda entry: entry.name)
     cut = (
         f"The folder has more entries than the {len(entries)} that were read, in no particular order"
@@ -84,9 +84,9 @@ class FileWrite:
 
 
 def write_action(rules: CommandRules, machine: Machine, write: FileWrite) -> Action:
-    into, data, append = machine.transport, write.data, write.append
-    path = guest_path(write.path, into.system)
-    if write.path.endswith(("/", "\\") if into.system == "windows" else "/"):
+    transport, data, append = machine.transport, write.data, write.append
+    path = guest_path(write.path, transport.system)
+    if write.path.endswith(("/", "\\") if transport.system == "windows" else "/"):
         raise BadArgument(f"{write.path!r} names a folder", next_step="Give the path of the file")
     mode = None if write.mode is None else names.require_mode(write.mode)
     owner = None if write.owner is None else names.require_owner(write.owner)
@@ -94,12 +94,12 @@ def write_action(rules: CommandRules, machine: Machine, write: FileWrite) -> Act
         raise objection
 
     async def perform(_: StepContext) -> ActionResult:
-        if rules and into.system != "windows":
-            behind = await posix_files.real_path(into, path)
+        if rules and transport.system != "windows":
+            behind = await posix_files.real_path(transport, path)
             if refused := rules.write_objection(behind):
                 raise refused
         written = await files.write_atomically(
-            into, path, data, parents=write.parents, append=append, owner=owner, mode=mode
+            transport, path, data, parents=write.parents, append=append, owner=owner, mode=mode
         )
         return ActionResult(
             {"path": path, "bytes": len(data), **_replaced_facts(written.old, written.path, path, append=append)}
@@ -110,7 +110,7 @@ def write_action(rules: CommandRules, machine: Machine, write: FileWrite) -> Act
     return machine_action(
         machine,
         f"{verb} {len(data)} bytes to {path} on {machine_label(machine)}",
-        f"{into.description}: {verb.lower()} {len(data)} bytes to {path}{ownership}",
+        f"{transport.description}: {verb.lower()} {len(data)} bytes to {path}{ownership}",
         perform,
         writes=True,
         opens=not rules.allows_write(path),

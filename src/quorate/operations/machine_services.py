@@ -20,15 +20,15 @@ ServiceAction = Literal["start", "stop", "restart", "reload", "enable", "disable
 ServiceState = Literal["active", "failed", "all"]
 
 
-async def list_services(into: Transport, state: ServiceState) -> list[list[Any]]:
+async def list_services(transport: Transport, state: ServiceState) -> list[list[Any]]:
     """Rows by name, for those in this state."""
-    wanted = [one for one in await services.list_services(into) if state in ("all", one.state)]
+    wanted = [one for one in await services.list_services(transport) if state in ("all", one.state)]
     return [[one.name, one.summary, one.enabled, one.description] for one in sorted(wanted, key=lambda one: one.name)]
 
 
-async def describe_service(into: Transport, service: str, log_lines: int) -> dict[str, Any]:
+async def describe_service(transport: Transport, service: str, log_lines: int) -> dict[str, Any]:
     return _describe_service(
-        await services.status(into, names.require_service(service, into.system), log_lines=log_lines)
+        await services.status(transport, names.require_service(service, transport.system), log_lines=log_lines)
     )
 
 
@@ -50,19 +50,19 @@ def control_action(
     rules: CommandRules, clock: Clock, machine: Machine, service: str, action: ServiceAction, status: ToolHint
 ) -> Action:
     """The step that controls a service; `status` is the tool that shows it later."""
-    into = machine.transport
-    name = names.require_service(service, into.system)
-    require_service_allowed(rules, into, name, action)
+    transport = machine.transport
+    name = names.require_service(service, transport.system)
+    require_service_allowed(rules, transport, name, action)
 
     async def perform(context: StepContext) -> ActionResult:
-        before, after = await services.control(into, clock, name, action, wait=context.wait)
+        before, after = await services.control(transport, clock, name, action, wait=context.wait)
         later = Advice("It is still working on it", status(service=after.name))
         return ActionResult(
             _describe_change(before, after), running=after.busy, next_step=later if after.busy else None
         )
 
     summary = f"{action.capitalize()} the service {name}"
-    return machine_action(machine, summary, f"{into.description}: {action} service {name}", perform)
+    return machine_action(machine, summary, f"{transport.description}: {action} service {name}", perform)
 
 
 def require_service_allowed(rules: CommandRules, transport: Transport, name: str, action: str) -> None:

@@ -1,4 +1,4 @@
-"""What other servers for PVE offer on users, rights, pools and the firewall: each of their tools, done natively here.
+"""What other PVE servers offer for users, permissions, pools and the firewall: each of their tools, done natively.
 
 The effect is looked up in the simulated world itself, never through Quorate.
 """

@@ -1,4 +1,4 @@
-"""What a user or token may do, what it lacks, and whether the suggested commands really grant it."""
+"""What a user or token may do, what it lacks, and that the suggested commands grant it."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""API tokens: the secret is handed over once and found nowhere else."""
+"""API tokens: the secret is shown once and stored nowhere."""
 
 import pytest
 

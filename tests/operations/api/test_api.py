@@ -1,4 +1,4 @@
-"""The whole PVE API: found, explained and called, with the risk read off method and path."""
+"""The whole PVE API: search, explain and call, with the risk derived from method and path."""
 
 import re
 from typing import Any

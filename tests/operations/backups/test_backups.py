@@ -1,4 +1,4 @@
-"""Backups: made, listed, looked into, pruned."""
+"""Backups: create, list, inspect, prune."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Backup jobs: made, changed, run, deleted; and the guests that none covers."""
+"""Backup jobs: create, change, run, delete; and guests that no job covers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Restoring guests: as new ones, or over existing ones."""
+"""Restoring guests, as new ones or over existing ones."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Cloud-init: settings, keys and their encoding, addresses, the drive, and when the guest sees any of it."""
+"""Cloud-init: settings, keys and their encoding, addresses, the drive, and when the guest sees a change."""
 
 from urllib.parse import quote, unquote
 

@@ -1,4 +1,4 @@
-"""Disks and mount points: made, grown, moved, detached, attached, destroyed, and guarded."""
+"""Disks and mount points: add, grow, move, detach, attach, destroy, and what is refused."""
 
 import pytest
 

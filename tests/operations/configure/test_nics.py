@@ -1,4 +1,4 @@
-"""Network cards: added, changed in single settings with all else kept, removed; and what they can be plugged into."""
+"""Network cards: add, change single settings, remove; and the networks they can be plugged into."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What guest_get tells of the inside of a guest, of its locks and of its tasks, and what that costs."""
+"""What guest_get shows about the inside of a guest, its locks and its tasks, and how many requests that takes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options of guests: what is sent, what holds at once, what waits, what is refused and in which words."""
+"""Options of guests: what is sent, what is live at once, what waits for a restart, and what is refused."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Switching guests on and off, followed to the end."""
+"""Switching guests on and off, followed until done."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Screens of VMs: the picture is the one on the screen, a VM without one gets a reason, and no server can do harm."""
+"""Screenshots of VMs: the right picture, a reason where there is no screen, and no harm from a hostile server."""
 
 import base64
 import io

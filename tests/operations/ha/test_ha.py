@@ -1,4 +1,4 @@
-"""High availability: resources, rules, moves; done only when the HA manager has done it."""
+"""High availability: resources, rules and moves, which end only when the HA manager is done."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is found out about a host: by every system's own means, bounded in time and size, and never guessed."""
+"""Facts about a host: by each system's own means, bounded in time and size, and never guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates of hosts that are guests of a cluster: a snapshot first, and a way back that outlives the call."""
+"""Updates of hosts that are guests of a cluster: a snapshot first, and a rollback that outlives the call."""
 
 from __future__ import annotations
 

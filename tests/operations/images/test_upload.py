@@ -1,4 +1,4 @@
-"""Uploads: from a file or from the call itself, checked, bounded in memory, and clear when they break off."""
+"""Uploads from a file or from the call itself: checked, bounded in memory, with clear errors when interrupted."""
 
 import asyncio
 import base64

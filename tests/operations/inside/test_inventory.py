@@ -1,4 +1,4 @@
-"""Guests as an Ansible inventory, read back by parsers of their own."""
+"""Guests as an Ansible inventory, verified with independent parsers."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Many machines looked into at once: what each tells, who does not answer, and only real changes in the history."""
+"""Discovering many machines at once: their facts, those that do not answer, and only real changes in the history."""
 
 from __future__ import annotations
 

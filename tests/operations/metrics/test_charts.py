@@ -1,4 +1,4 @@
-"""Charts of load: that they are pictures, that they show what they say, and that they cost nothing until asked for."""
+"""Charts of load: real pictures that show the right values, and cost nothing until requested."""
 
 import base64
 import io

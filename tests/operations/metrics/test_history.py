@@ -1,4 +1,4 @@
-"""The history of load in numbers, held against what the simulated world itself computes."""
+"""The history of load in numbers, compared with what the simulated world computes."""
 
 import math
 

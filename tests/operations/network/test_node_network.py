@@ -1,4 +1,4 @@
-"""Networks of nodes: edits wait, are applied or dropped."""
+"""Networks of nodes: edits are pending until applied or reverted."""
 
 import pytest
 

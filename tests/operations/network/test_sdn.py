@@ -1,4 +1,4 @@
-"""SDN: edits wait until they are applied."""
+"""SDN: edits are pending until applied."""
 
 import pytest
 

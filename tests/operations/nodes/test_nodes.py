@@ -1,4 +1,4 @@
-"""Care of nodes: what they are made of, their logs, services and power."""
+"""Nodes: hardware, logs, services and power."""
 
 import pytest
 

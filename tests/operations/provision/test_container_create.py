@@ -1,4 +1,4 @@
-"""Making containers: templates found or downloaded, networks, mount points, and what cannot be."""
+"""Creating containers: templates found or downloaded, networks, mount points, and refusals."""
 
 import asyncio
 

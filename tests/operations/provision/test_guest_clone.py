@@ -1,4 +1,4 @@
-"""Cloning guests and making templates."""
+"""Cloning guests and creating templates."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Making virtual machines: what is asked for, what is chosen, and what cannot be."""
+"""Creating virtual machines: requested settings, chosen defaults, and refusals."""
 
 import asyncio
 import base64

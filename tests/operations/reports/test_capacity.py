@@ -1,4 +1,4 @@
-"""Room for more, and room for a loss, held against the sizes in the simulated world."""
+"""Capacity for new guests and for the loss of a node, compared with the sizes in the simulated world."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The health report: every ailment that is put into the simulated world is found, and nothing else."""
+"""The health report finds every fault planted in the simulated world, and nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Guests as Terraform resources: the file is HCL, says what is there, and no name or note becomes anything else."""
+"""Guests as Terraform resources: valid HCL that matches the guests, where no name or note can inject anything."""
 
 from __future__ import annotations
 

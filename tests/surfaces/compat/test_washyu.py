@@ -78,12 +78,12 @@ TRIES = [*OWN, *(one for one in coverage.ROWS if one.tool not in LOOKED_AT_OTHER
 @pytest.fixture(scope="module")
 async def untouched(tmp_path_factory):
     """The home with two engines, for calls that are refused: nothing may change in it."""
-    async with homelabs.docked(tmp_path_factory.mktemp("docked")) as home:
-        yield home
+    async with homelabs.with_docker(tmp_path_factory.mktemp("docked")) as homelab:
+        yield homelab
 
 
-async def attempt(quorate, tried: Row, home=None) -> Done:
-    done = await prepare_row(quorate, tried, home)
+async def attempt(quorate, tried: Row, homelab=None) -> Done:
+    done = await prepare_row(quorate, tried, homelab)
     await done.call(tried.tool, **done.given)
     assert done.facts["status"] == "success"
     await check_row(tried, done)
@@ -105,12 +105,12 @@ def test_every_tool_is_tried():
 
 @pytest.mark.parametrize("tried", sample(TRIES, every=24), ids=lambda one: one.tool)
 async def test_a_tool_does_what_it_promises(tmp_path, tried):
-    if tried.home is None:
+    if tried.homelab is None:
         async with surface(tmp_path, "washyu") as quorate:
             await attempt(quorate, tried)
     else:
-        async with tried.home(tmp_path) as home:
-            await attempt(home.quorate, tried, home)
+        async with tried.homelab(tmp_path) as homelab:
+            await attempt(homelab.quorate, tried, homelab)
 
 
 # -- gates -------------------------------------------------------------------------------------------------------------
@@ -165,10 +165,10 @@ async def test_what_destroys_waits_for_an_operator_and_with_a_token_shows_its_pl
 
 
 async def test_a_host_key_that_nobody_has_trusted_ends_the_call(tmp_path):
-    async with homelabs.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as homelab:
         async with serving(tmp_path / "stranger", password=PASSWORD) as stranger:
             login = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": stranger.port}
-            text = await home.quorate.refusal("ssh_execute_command", **login, command="true")
+            text = await homelab.quorate.refusal("ssh_execute_command", **login, command="true")
         assert "quorate trust" in text
         assert stranger.commands == []
 
@@ -177,8 +177,8 @@ async def test_a_host_key_that_nobody_has_trusted_ends_the_call(tmp_path):
 
 
 async def test_after_its_set_up_the_account_needs_no_password_and_no_key(tmp_path):
-    async with homelabs.accounts(tmp_path) as home:
-        box, quorate = home.box, home.quorate
+    async with homelabs.accounts(tmp_path) as homelab:
+        box, quorate = homelab.box, homelab.quorate
         assert box is not None
         await quorate.facts("host_remove", host="box")
         where = {"hostname": HOST, "port": box.port}
@@ -198,44 +198,44 @@ async def test_after_its_set_up_the_account_needs_no_password_and_no_key(tmp_pat
 
 
 async def test_a_registered_server_is_logged_in_to_as_it_is_registered(tmp_path):
-    async with homelabs.composed(tmp_path) as home:
-        told = await home.quorate.facts("check_service_requirements", service_name="page", hostname="box")
+    async with homelabs.with_compose(tmp_path) as homelab:
+        told = await homelab.quorate.facts("check_service_requirements", service_name="page", hostname="box")
         assert told["result"]["fits"] == "yes"
-        elsewhere = {"hostname": HOST, "port": home.port("box")}
-        await home.quorate.facts("remove_server", hostname="box")
-        text = await home.quorate.refusal("check_service_requirements", service_name="page", **elsewhere)
+        elsewhere = {"hostname": HOST, "port": homelab.port("box")}
+        await homelab.quorate.facts("remove_server", hostname="box")
+        text = await homelab.quorate.refusal("check_service_requirements", service_name="page", **elsewhere)
         assert "did not let mcp_admin in" in text
 
 
 async def test_the_password_of_a_call_is_good_for_that_call_alone(tmp_path):
-    async with homelabs.machines(tmp_path) as home:
-        where = {"hostname": HOST, "username": "tester", "port": home.port("pi")}
-        assert (await home.quorate.facts("discover_and_map", **where, password=PASSWORD))["device_id"] == 1
-        assert "did not let tester in" in await home.quorate.refusal("discover_and_map", **where)
-        assert PASSWORD not in (home.folder / "state.sqlite").read_bytes().decode("latin-1")
+    async with homelabs.machines(tmp_path) as homelab:
+        where = {"hostname": HOST, "username": "tester", "port": homelab.port("pi")}
+        assert (await homelab.quorate.facts("discover_and_map", **where, password=PASSWORD))["device_id"] == 1
+        assert "did not let tester in" in await homelab.quorate.refusal("discover_and_map", **where)
+        assert PASSWORD not in (homelab.folder / "state.sqlite").read_bytes().decode("latin-1")
 
 
 async def test_a_device_that_lets_no_account_in_says_how_it_could(tmp_path):
     service = {"name": "cache", "type": "docker", "target_device_id": 1, "config": {"image": "redis:7"}}
-    async with homelabs.accounts(tmp_path) as home:
-        assert home.box is not None
-        await home.quorate.facts("host_remove", host="box")
-        login = {"username": "root", "key_path": str(home.box.key_file), "port": home.box.port}
-        await home.quorate.facts("discover_and_map", hostname=HOST, **login)
+    async with homelabs.accounts(tmp_path) as homelab:
+        assert homelab.box is not None
+        await homelab.quorate.facts("host_remove", host="box")
+        login = {"username": "root", "key_path": str(homelab.box.key_file), "port": homelab.box.port}
+        await homelab.quorate.facts("discover_and_map", hostname=HOST, **login)
         calls: dict[str, dict[str, Any]] = {
             "deploy_infrastructure": {"deployment_plan": {"services": [service]}},
             "deploy_vm": {"device_id": 1, "platform": "docker", "vm_name": "cache"},
         }
         for tool, given in calls.items():
-            text = await home.quorate.refusal(tool, **given)
+            text = await homelab.quorate.refusal(tool, **given)
             assert "did not let mcp_admin in" in text
             assert "setup_mcp_admin" in text
             assert "register_server" in text
 
 
 async def test_servers_are_known_by_number_as_well_as_by_name(tmp_path):
-    async with homelabs.registered(tmp_path) as home:
-        quorate = home.quorate
+    async with homelabs.registered(tmp_path) as homelab:
+        quorate = homelab.quorate
         (server,) = (await quorate.facts("list_registered_servers"))["servers"]
         await quorate.facts("update_server_credentials", credential_id=server["id"], is_active=False)
         assert (await quorate.facts("list_registered_servers"))["servers"] == []
@@ -244,18 +244,18 @@ async def test_servers_are_known_by_number_as_well_as_by_name(tmp_path):
         assert "There is no registered server 7" in await quorate.refusal("remove_server", credential_id=7)
         assert "Give credential_id or hostname" in await quorate.refusal("remove_server")
         await quorate.facts("remove_server", credential_id=server["id"], hostname="nas")
-        assert await home.registered() == {}
+        assert await homelab.registered() == {}
 
 
 async def test_who_does_not_answer_is_told_beside_those_who_do(tmp_path):
-    async with homelabs.machines(tmp_path) as home:
-        pi = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": home.port("pi")}
+    async with homelabs.machines(tmp_path) as homelab:
+        pi = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": homelab.port("pi")}
         closed = {**pi, "port": 1}
-        told = await home.quorate.facts("bulk_discover_and_map", targets=[pi, closed])
+        told = await homelab.quorate.facts("bulk_discover_and_map", targets=[pi, closed])
         assert (told["successful"], told["failed"]) == (1, 1)
         assert "refuses the connection" in told["results"][1]["error"]
-        assert "no hostname" in await home.quorate.refusal("bulk_discover_and_map", targets=[{"username": "x"}])
-        assert "pasword" in await home.quorate.refusal("bulk_discover_and_map", targets=[{**pi, "pasword": "x"}])
+        assert "no hostname" in await homelab.quorate.refusal("bulk_discover_and_map", targets=[{"username": "x"}])
+        assert "pasword" in await homelab.quorate.refusal("bulk_discover_and_map", targets=[{**pi, "pasword": "x"}])
 
 
 # -- the cluster that is meant -----------------------------------------------------------------------------------------
@@ -311,10 +311,10 @@ async def nodes(quorate, **more):
 
 @pytest.mark.thorough
 async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        quorate = home.quorate
-        await washyu_containers.apply(home)
-        before = (home.running("one"), home.running("two"), await home.registered())
+    async with homelabs.with_docker(tmp_path) as homelab:
+        quorate = homelab.quorate
+        await washyu_containers.apply(homelab)
+        before = (homelab.running("one"), homelab.running("two"), await homelab.registered())
         saved = await quorate.facts("create_infrastructure_backup")
         newer = {"services": {"web": {"type": "docker", "image": "nginx:1.28"}}}
         move = {"migration_plan": {"target_devices": [2]}, "force_removal": True}
@@ -328,31 +328,31 @@ async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
             told = await quorate.facts(tool, **given, validate_only=True)
             assert (told["status"], told["validate_only"]) == ("success", True)
             assert step in json.dumps(told), tool
-        assert (home.running("one"), home.running("two"), await home.registered()) == before
+        assert (homelab.running("one"), homelab.running("two"), await homelab.registered()) == before
 
 
 @pytest.mark.thorough
 async def test_an_update_can_be_taken_back_by_the_backup_that_was_made_before_it(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        quorate = home.quorate
+    async with homelabs.with_docker(tmp_path) as homelab:
+        quorate = homelab.quorate
         newer = {"services": {"web": {"type": "docker", "config": {"image": "nginx:1.28", "memory": "64M"}}}}
         await quorate.facts("update_device_config", device_id=1, config_changes=newer)
-        assert home.running("one") == {"web": "nginx:1.28"}
-        (archive,) = washyu_containers.archives(home)
+        assert homelab.running("one") == {"web": "nginx:1.28"}
+        (archive,) = washyu_containers.archives(homelab)
         done = await quorate.facts("rollback_infrastructure_changes", backup_id=archive.stem)
-        assert home.running("one") == {"web": "nginx:1.27"}
+        assert homelab.running("one") == {"web": "nginx:1.27"}
         assert done["status"] == "success"
 
 
 @pytest.mark.thorough
 async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        await washyu_containers.apply(home)
+    async with homelabs.with_docker(tmp_path) as homelab:
+        await washyu_containers.apply(homelab)
         wrong = {"scale_up": [{"device_id": 2, "service_name": "cache", "target_replicas": 2}]}
-        assert "cache is not on device 2. It is on one" in await home.quorate.refusal(
+        assert "cache is not on device 2. It is on one" in await homelab.quorate.refusal(
             "scale_services", scaling_plan=wrong
         )
-        assert sorted(home.running("one")) == ["cache", "web"]
+        assert sorted(homelab.running("one")) == ["cache", "web"]
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
@@ -361,8 +361,8 @@ async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path
 @pytest.mark.thorough
 async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
     cache = {"name": "cache", "type": "docker", "target_device_id": 1, "config": {"image": "redis:7"}}
-    async with homelabs.docked(tmp_path) as home:
-        quorate = home.quorate
+    async with homelabs.with_docker(tmp_path) as homelab:
+        quorate = homelab.quorate
         on = {"device_id": 1, "platform": "docker", "vm_name": "x"}
         for own in ({"type": "virtual-machine"}, {"profiles": ["wide"]}, {"config": {"security.privileged": "true"}}):
             assert f"{next(iter(own))} cannot be set" in await quorate.refusal("deploy_vm", **on, vm_config=own)
@@ -376,7 +376,7 @@ async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
         assert "nothing to scale" in await quorate.refusal("scale_services", scaling_plan={})
         unknown = {"scale_up": [{"service_name": "nowhere", "target_replicas": 2}]}
         assert "nowhere" in await quorate.refusal("scale_services", scaling_plan=unknown)
-        assert home.running("one") == {"web": "nginx:1.27"}
+        assert homelab.running("one") == {"web": "nginx:1.27"}
 
 
 @pytest.mark.parametrize(
@@ -415,8 +415,8 @@ async def test_a_plan_that_does_not_hold_is_told_as_such(tmp_path):
         {"name": name, "type": "docker", "target_device_id": 1, "config": {"image": "redis:7", "ports": ["80:80"]}}
         for name in ("a", "b")
     ]
-    async with homelabs.docked(tmp_path) as home:
-        told = await home.quorate.facts("validate_infrastructure_changes", change_plan={"services": both})
+    async with homelabs.with_docker(tmp_path) as homelab:
+        told = await homelab.quorate.facts("validate_infrastructure_changes", change_plan={"services": both})
         assert (told["status"], told["valid"]) == ("error", False)
         assert "port 80/tcp" in json.dumps(told["errors"])
 

@@ -80,8 +80,8 @@ def with_systemd(tmp_path):
     return homelabs.accounts(tmp_path, programs={"systemctl": SYSTEMCTL, "journalctl": "#!/bin/sh\necho a last word\n"})
 
 
-async def mapped(home, name):
-    found = await home.quorate.facts("get_network_sitemap")
+async def mapped(homelab, name):
+    found = await homelab.quorate.facts("get_network_sitemap")
     return next(one["id"] for one in found["devices"] if one.get("host") == name)
 
 
@@ -89,47 +89,47 @@ async def mapped(home, name):
 
 
 async def test_an_account_that_the_other_server_made_is_adopted_with_its_key_and_sudo_rule(tmp_path, own_home):
-    async with homelabs.accounts(tmp_path) as home:
-        keys = washyu_account(home.box, own_home)
+    async with homelabs.accounts(tmp_path) as homelab:
+        keys = washyu_account(homelab.box, own_home)
         before = keys.read_text()
-        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
-        found = await home.quorate.facts("setup_mcp_admin", **given)
+        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        found = await homelab.quorate.facts("setup_mcp_admin", **given)
         assert found["status"] == "success"
         assert found["key"] == str(own_home / ".ssh/mcp/mcp_admin_key")
         assert found["verified"]["sudo"] == "without a password"
         assert keys.read_text() == before, "its key is let in already"
-        assert "NOPASSWD:ALL" in home.box.text(f"etc/sudoers.d/{ACCOUNT}")
-        verified = await home.quorate.facts("verify_mcp_admin", hostname=HOST, port=home.box.port)
+        assert "NOPASSWD:ALL" in homelab.box.text(f"etc/sudoers.d/{ACCOUNT}")
+        verified = await homelab.quorate.facts("verify_mcp_admin", hostname=HOST, port=homelab.box.port)
         assert verified["logged_in_as"] == ACCOUNT
 
 
 @pytest.mark.thorough
 async def test_one_whose_key_is_elsewhere_gets_a_key_of_ours_beside_it(tmp_path, own_home):
-    async with homelabs.accounts(tmp_path) as home:
-        keys = washyu_account(home.box, own_home, key_is_here=False)
-        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
-        await home.quorate.facts("setup_mcp_admin", **given)
+    async with homelabs.accounts(tmp_path) as homelab:
+        keys = washyu_account(homelab.box, own_home, key_is_here=False)
+        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        await homelab.quorate.facts("setup_mcp_admin", **given)
         kinds = [line.split()[0] for line in keys.read_text().splitlines()]
         assert kinds == ["ssh-rsa", "ssh-ed25519"]
-        refused = await home.quorate.refusal("host_admin_setup", host="box", account="op")
+        refused = await homelab.quorate.refusal("host_admin_setup", host="box", account="op")
         assert "Quorate did not create" in refused, "our own tool adopts nobody by itself"
 
 
 async def test_tools_use_the_account_whatever_login_the_server_is_registered_with(tmp_path, own_home):
-    async with homelabs.accounts(tmp_path) as home:
-        shells = home.quorate.app.shells
+    async with homelabs.accounts(tmp_path) as homelab:
+        shells = homelab.quorate.app.shells
         assert shells is not None
         shells.url = homelabs.PAGE
 
         async def who():
-            found = await home.quorate.facts("start_interactive_shell", hostname="box")
+            found = await homelab.quorate.facts("start_interactive_shell", hostname="box")
             invitation = shells.find(found["url"].partition("#")[2])
             return invitation.target.ssh.user
 
         assert await who() == "root", "as it is registered, while there is no such account"
-        washyu_account(home.box, own_home)
-        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": home.box.port}
-        await home.quorate.facts("setup_mcp_admin", **given)
+        washyu_account(homelab.box, own_home)
+        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        await homelab.quorate.facts("setup_mcp_admin", **given)
         assert await who() == ACCOUNT
 
 
@@ -138,8 +138,8 @@ async def test_tools_use_the_account_whatever_login_the_server_is_registered_wit
 
 @pytest.mark.thorough
 async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        found = await home.quorate.facts("get_network_sitemap")
+    async with homelabs.with_docker(tmp_path) as homelab:
+        found = await homelab.quorate.facts("get_network_sitemap")
         names = ("name", "host", "address")
         seen = {one[name] for one in found["devices"] for name in names if one.get(name)}
         rest = {one[name] for one in found["not_yet_discovered"] for name in names if one.get(name)}
@@ -152,11 +152,11 @@ async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
 
 async def test_places_are_suggested_without_a_cluster_too(tmp_path):
     async with (
-        homelabs.accounts(tmp_path) as home,
-        second_server(home.quorate, tmp_path / "second.jsonl", clusters=()) as alone,
+        homelabs.accounts(tmp_path) as homelab,
+        second_server(homelab.quorate, tmp_path / "second.jsonl", clusters=()) as alone,
     ):
         assert "Measure them first: discover_and_map" in await alone.refusal("suggest_deployments")
-        await home.quorate.facts("network_discover", hosts=["box"])
+        await homelab.quorate.facts("network_discover", hosts=["box"])
         found = (await alone.facts("suggest_deployments"))["suggestions"]
         small = found["load_balancer_candidates"]
         assert "box" in {*(one["where"] for one in small["fits"]), *small["does_not_fit"]}
@@ -165,38 +165,38 @@ async def test_places_are_suggested_without_a_cluster_too(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
+    async with homelabs.with_docker(tmp_path) as homelab:
         path = tmp_path / "media"
-        found = await home.quorate.facts(
-            "deploy_vm", device_id=await mapped(home, "one"), platform="docker", vm_name="tv",
+        found = await homelab.quorate.facts(
+            "deploy_vm", device_id=await mapped(homelab, "one"), platform="docker", vm_name="tv",
             vm_config={"image": "jellyfin:10", "volumes": [f"{path}:/media:ro", "data:/data"]},
         )  # fmt: skip
         assert found["paths_made"] == [str(path)]
         assert any(str(path) in one for one in found["warnings"])
-        sent = home.engines["one"].bodies[-1]["HostConfig"]
+        sent = homelab.engines["one"].bodies[-1]["HostConfig"]
         assert sent["Binds"] == [f"{path}:/media:ro"], "what Docker makes a missing path for"
         assert [one["Source"] for one in sent["Mounts"]] == ["data"]
 
 
 @pytest.mark.thorough
 async def test_a_container_of_a_plan_without_an_image_runs_the_usual_one(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        plan = {"services": [{"name": "page", "type": "docker", "target_device_id": await mapped(home, "one")}]}
-        assert (await home.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
-        assert home.running("one")["page"] == "nginx:latest"
+    async with homelabs.with_docker(tmp_path) as homelab:
+        plan = {"services": [{"name": "page", "type": "docker", "target_device_id": await mapped(homelab, "one")}]}
+        assert (await homelab.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
+        assert homelab.running("one")["page"] == "nginx:latest"
 
 
 @pytest.mark.thorough
 async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        engine = home.engines["one"]
+    async with homelabs.with_docker(tmp_path) as homelab:
+        engine = homelab.engines["one"]
         engine.containers["web"]["Config"]["Env"] = ["KEEP=1", "LEVEL=low"]
         changes = {"web": {"type": "docker", "image": "nginx:1.28", "ports": ["8081:80"], "environment": {"LEVEL": 9}}}
-        found = await home.quorate.facts(
-            "update_device_config", device_id=await mapped(home, "one"), config_changes={"services": changes}
+        found = await homelab.quorate.facts(
+            "update_device_config", device_id=await mapped(homelab, "one"), config_changes={"services": changes}
         )
         assert found["status"] == "success"
-        assert home.running("one") == {"web": "nginx:1.28"}
+        assert homelab.running("one") == {"web": "nginx:1.28"}
         sent = engine.bodies[-1]
         assert sent["HostConfig"]["PortBindings"] == {"80/tcp": [{"HostIp": "", "HostPort": "8081"}]}
         assert sent["Env"] == ["KEEP=1", "LEVEL=9"]
@@ -204,31 +204,31 @@ async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_container_that_does_not_come_up_so_runs_as_before(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
+    async with homelabs.with_docker(tmp_path) as homelab:
         changes = {"web": {"type": "docker", "image": "broken:2", "ports": ["8081:80"]}}
-        text = await home.quorate.refusal(
-            "update_device_config", device_id=await mapped(home, "one"), config_changes={"services": changes}
+        text = await homelab.quorate.refusal(
+            "update_device_config", device_id=await mapped(homelab, "one"), config_changes={"services": changes}
         )
         assert "did not stay up" in text
-        assert home.running("one") == {"web": "nginx:1.27"}
+        assert homelab.running("one") == {"web": "nginx:1.27"}
 
 
 @pytest.mark.thorough
 async def test_a_bad_port_mapping_is_refused(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        device = await mapped(home, "one")
+    async with homelabs.with_docker(tmp_path) as homelab:
+        device = await mapped(homelab, "one")
         for port in ("80", 80, "a:b", "70000:80"):
             changes = {"services": {"web": {"type": "docker", "ports": [port]}}}
-            text = await home.quorate.refusal("update_device_config", device_id=device, config_changes=changes)
+            text = await homelab.quorate.refusal("update_device_config", device_id=device, config_changes=changes)
             assert str(port) in text
-        assert home.running("one") == {"web": "nginx:1.27"}
-        assert len(home.engines["one"].bodies) == 1, "nothing was made anew"
+        assert homelab.running("one") == {"web": "nginx:1.27"}
+        assert len(homelab.engines["one"].bodies) == 1, "nothing was made anew"
 
 
 @pytest.mark.thorough
 async def test_a_container_whose_image_no_registry_has_is_moved_with_its_image(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        one, two = home.engines["one"], home.engines["two"]
+    async with homelabs.with_docker(tmp_path) as homelab:
+        one, two = homelab.engines["one"], homelab.engines["two"]
         one.images.add("mine:1")
         one.add("own", "mine:1")
         two.pull_error = "pull access denied"
@@ -237,104 +237,104 @@ async def test_a_container_whose_image_no_registry_has_is_moved_with_its_image(t
         )
         (tmp_path / "one/tools/ss").chmod(0o755)
         two.images.add("nginx:1.27")
-        device, target = await mapped(home, "one"), await mapped(home, "two")
-        text = await home.quorate.refusal("decommission_device", device_id=device)
+        device, target = await mapped(homelab, "one"), await mapped(homelab, "two")
+        text = await homelab.quorate.refusal("decommission_device", device_id=device)
         for name in ("own", "web", "portainer"):
             assert name in text, "what still runs is named"
-        found = await home.quorate.facts(
+        found = await homelab.quorate.facts(
             "decommission_device", device_id=device, migration_plan={"target_devices": [target]}
         )
         assert found["status"] == "success"
-        assert home.running("two") == {"web": "nginx:1.27", "own": "mine:1"}
+        assert homelab.running("two") == {"web": "nginx:1.27", "own": "mine:1"}
         assert "was copied: no registry has it" in json.dumps(found)
         assert any("images/load" in change for change in two.changes)
-        assert "one" not in await home.registered()
+        assert "one" not in await homelab.registered()
 
 
 # -- services of systemd -----------------------------------------------------------------------------------------------
 
 
 async def test_a_service_with_its_own_file_is_deployed_replaced_stopped_and_disabled(tmp_path):
-    async with with_systemd(tmp_path) as home:
+    async with with_systemd(tmp_path) as homelab:
         for folder in ("run/systemd/system", "etc/systemd/system"):
-            (home.box.folder / folder).mkdir(parents=True, exist_ok=True)
-        await home.quorate.facts("network_discover", hosts=["box"])
-        device = await mapped(home, "box")
+            (homelab.box.folder / folder).mkdir(parents=True, exist_ok=True)
+        await homelab.quorate.facts("network_discover", hosts=["box"])
+        device = await mapped(homelab, "box")
         plan = {"services": [{"name": "word", "type": "service", "target_device_id": device,
                               "config": {"service_file": UNIT.format(1)}}]}  # fmt: skip
-        assert (await home.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
-        assert home.box.text("etc/systemd/system/word.service") == UNIT.format(1)
-        assert home.box.text("run/states/word.service.active") == "active\n"
-        assert home.box.text("run/states/word.service.enabled") == "enabled\n"
+        assert (await homelab.quorate.facts("deploy_infrastructure", deployment_plan=plan))["status"] == "success"
+        assert homelab.box.text("etc/systemd/system/word.service") == UNIT.format(1)
+        assert homelab.box.text("run/states/word.service.active") == "active\n"
+        assert homelab.box.text("run/states/word.service.enabled") == "enabled\n"
 
         async def changed(**config):
             services = {"word": {"type": "systemd", **config}}
-            return await home.quorate.call(
+            return await homelab.quorate.call(
                 "update_device_config", device_id=device, config_changes={"services": services}
             )
 
         assert not (await changed(service_file=UNIT.format(2))).is_error
-        assert home.box.text("etc/systemd/system/word.service") == UNIT.format(2)
+        assert homelab.box.text("etc/systemd/system/word.service") == UNIT.format(2)
         broken = await changed(service_file=UNIT.format(3).replace("/bin/sleep", "/bin/false"))
         assert broken.is_error
         assert "The previous unit is restored and running" in first_text(broken)
-        assert home.box.text("etc/systemd/system/word.service") == UNIT.format(2)
-        assert home.box.text("run/states/word.service.active") == "active\n"
+        assert homelab.box.text("etc/systemd/system/word.service") == UNIT.format(2)
+        assert homelab.box.text("run/states/word.service.active") == "active\n"
         assert not (await changed(enabled=False, running=False)).is_error
-        assert home.box.text("run/states/word.service.active") == "inactive\n"
-        assert home.box.text("run/states/word.service.enabled") == "disabled\n"
+        assert homelab.box.text("run/states/word.service.active") == "inactive\n"
+        assert homelab.box.text("run/states/word.service.enabled") == "disabled\n"
 
 
 async def test_a_service_is_as_it_was_after_a_rollback_and_later_ones_stay(tmp_path):
-    async with with_systemd(tmp_path) as home:
+    async with with_systemd(tmp_path) as homelab:
         for folder in ("run/systemd/system", "etc/systemd/system"):
-            (home.box.folder / folder).mkdir(parents=True, exist_ok=True)
-        await home.quorate.facts("network_discover", hosts=["box"])
-        device = await mapped(home, "box")
+            (homelab.box.folder / folder).mkdir(parents=True, exist_ok=True)
+        await homelab.quorate.facts("network_discover", hosts=["box"])
+        device = await mapped(homelab, "box")
 
         async def change(name, **config):
             changes = {"services": {name: {"type": "systemd", **config}}}
             given = {"device_id": device, "backup_before_change": False, "config_changes": changes}
-            assert (await home.quorate.facts("update_device_config", **given))["status"] == "success"
+            assert (await homelab.quorate.facts("update_device_config", **given))["status"] == "success"
 
         def state(name):
-            states = [home.box.text(f"run/states/{name}.service.{one}").strip() for one in ("active", "enabled")]
-            return [home.box.text(f"etc/systemd/system/{name}.service"), *states]
+            states = [homelab.box.text(f"run/states/{name}.service.{one}").strip() for one in ("active", "enabled")]
+            return [homelab.box.text(f"etc/systemd/system/{name}.service"), *states]
 
         await change("word", service_file=UNIT.format(1))
         before = {"backup_scope": "device_specific", "device_ids": [device], "backup_name": "before"}
-        await home.quorate.facts("create_infrastructure_backup", **before)
+        await homelab.quorate.facts("create_infrastructure_backup", **before)
         rollback = {"rollback_scope": "device_specific", "device_ids": [device], "backup_id": "before"}
         await change("word", service_file=UNIT.format(2))
         await change("word", running=False, enabled=False)
         await change("later", service_file=UNIT.format(3))
-        done = await home.quorate.facts("rollback_infrastructure_changes", **rollback)
+        done = await homelab.quorate.facts("rollback_infrastructure_changes", **rollback)
         assert "proved" in done
         assert state("word") == [UNIT.format(1), "active", "enabled"]
         assert state("later") == [UNIT.format(3), "active", "enabled"]
-        assert "unchanged" in await home.quorate.facts("rollback_infrastructure_changes", **rollback)
+        assert "unchanged" in await homelab.quorate.facts("rollback_infrastructure_changes", **rollback)
 
 
 @pytest.mark.thorough
 async def test_a_service_is_run_by_its_init_script_where_there_is_no_systemd(tmp_path):
-    async with homelabs.accounts(tmp_path) as home:
-        await home.quorate.facts("network_discover", hosts=["box"])
-        given = {"device_id": await mapped(home, "box"), "backup_before_change": False}
+    async with homelabs.accounts(tmp_path) as homelab:
+        await homelab.quorate.facts("network_discover", hosts=["box"])
+        given = {"device_id": await mapped(homelab, "box"), "backup_before_change": False}
         change = {"services": {"word": {"type": "systemd", "running": True}}}
-        nothing = await home.quorate.refusal("update_device_config", **given, config_changes=change)
+        nothing = await homelab.quorate.refusal("update_device_config", **given, config_changes=change)
         assert "neither systemd nor OpenRC" in nothing
-        put(home.box, "etc/init.d/word", SYSV)
-        answer = await home.quorate.facts("update_device_config", **given, config_changes=change)
+        put(homelab.box, "etc/init.d/word", SYSV)
+        answer = await homelab.quorate.facts("update_device_config", **given, config_changes=change)
         assert answer["status"] == "success"
-        assert home.box.text("run/word") == "1\n"
+        assert homelab.box.text("run/word") == "1\n"
 
 
 @pytest.mark.thorough
 async def test_a_file_that_is_no_unit_is_refused(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        plan = {"services": [{"name": "word", "type": "service", "target_device_id": await mapped(home, "one"),
+    async with homelabs.with_docker(tmp_path) as homelab:
+        plan = {"services": [{"name": "word", "type": "service", "target_device_id": await mapped(homelab, "one"),
                               "config": {"service_file": "rm -rf /"}}]}  # fmt: skip
-        assert "[Service]" in await home.quorate.refusal("deploy_infrastructure", deployment_plan=plan)
+        assert "[Service]" in await homelab.quorate.refusal("deploy_infrastructure", deployment_plan=plan)
 
 
 # -- backups -----------------------------------------------------------------------------------------------------------
@@ -342,9 +342,9 @@ async def test_a_file_that_is_no_unit_is_refused(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_backup_of_everything_has_the_whole_map(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        await home.quorate.facts("remove_server", hostname="two")
-        found = await home.quorate.facts("create_infrastructure_backup", dry_run=True)
+    async with homelabs.with_docker(tmp_path) as homelab:
+        await homelab.quorate.facts("remove_server", hostname="two")
+        found = await homelab.quorate.facts("create_infrastructure_backup", dry_run=True)
         read = [step["step"] for step in found["steps"] if "Read the configuration" in step["step"]]
         assert len(read) == 2, "one that nobody has registered is on the map, too"
         assert "Read the configuration of host one" in read
@@ -352,17 +352,17 @@ async def test_a_backup_of_everything_has_the_whole_map(tmp_path):
 
 @pytest.mark.thorough
 async def test_a_backup_is_rolled_back_by_the_name_it_was_given(tmp_path):
-    async with homelabs.docked(tmp_path) as home:
-        chosen = {"device_ids": [await mapped(home, "one")]}
+    async with homelabs.with_docker(tmp_path) as homelab:
+        chosen = {"device_ids": [await mapped(homelab, "one")]}
         for name in ("before-upgrade", "before-upgrade", "later"):
             given = {"backup_name": name, "backup_scope": "device_specific", **chosen}
-            assert (await home.quorate.facts("create_infrastructure_backup", **given))["status"] == "success"
-            await home.quorate.clock.advance(60)
-            home.engines["one"].add(f"after-{len(home.engines['one'].containers)}", "redis:7")
+            assert (await homelab.quorate.facts("create_infrastructure_backup", **given))["status"] == "success"
+            await homelab.quorate.clock.advance(60)
+            homelab.engines["one"].add(f"after-{len(homelab.engines['one'].containers)}", "redis:7")
         given = {"backup_id": "before-upgrade", "rollback_scope": "device_specific", **chosen}
-        await home.quorate.facts("rollback_infrastructure_changes", **given)
-        assert len(home.running("one")) == 2, "the newest of that name: web, and what was made after the first"
-        text = await home.quorate.refusal("rollback_infrastructure_changes", backup_id="never")
+        await homelab.quorate.facts("rollback_infrastructure_changes", **given)
+        assert len(homelab.running("one")) == 2, "the newest of that name: web, and what was made after the first"
+        text = await homelab.quorate.refusal("rollback_infrastructure_changes", backup_id="never")
         assert "There is no backup 'never'" in text
         assert "infra_backup_list" not in text
         assert "backup_list" not in text
@@ -377,31 +377,31 @@ async def test_a_backup_is_rolled_back_by_the_name_it_was_given(tmp_path):
      ("frigate", "frigate"), ("pihole", "pihole"), ("ollama_ansible", "ollama"), ("k3s", "k3s")],
 )  # fmt: skip
 async def test_the_catalogue_knows_the_names_of_the_other_server(tmp_path, name, meant):
-    async with homelabs.machines(tmp_path) as home:
-        assert (await home.quorate.facts("get_service_info", service_name=name))["service"]["service"] == meant
+    async with homelabs.machines(tmp_path) as homelab:
+        assert (await homelab.quorate.facts("get_service_info", service_name=name))["service"]["service"] == meant
 
 
 async def test_well_known_scripts_are_in_the_index(tmp_path):
-    async with homelabs.machines(tmp_path) as home:
+    async with homelabs.machines(tmp_path) as homelab:
         for word in ("frigate", "homeassistant", "docker", "pihole", "jellyfin", "guacamole"):
-            assert word in json.dumps(await home.quorate.facts("search_proxmox_scripts", query=word)).lower()
-        assert "Frigate" in json.dumps(await home.quorate.facts("get_proxmox_script_info", script_name="frigate.sh"))
+            assert word in json.dumps(await homelab.quorate.facts("search_proxmox_scripts", query=word)).lower()
+        assert "Frigate" in json.dumps(await homelab.quorate.facts("get_proxmox_script_info", script_name="frigate.sh"))
 
 
 async def test_the_status_of_a_service_on_a_dead_host_is_an_error(tmp_path):
     with socket.socket() as closed:
         closed.bind((HOST, 0))
         port = closed.getsockname()[1]
-    async with homelabs.composed(tmp_path) as home:
+    async with homelabs.with_compose(tmp_path) as homelab:
         given = {"service_name": "pihole", "hostname": HOST, "port": port, "username": "tester"}
-        answer = await home.quorate.call("get_service_status", **given)
+        answer = await homelab.quorate.call("get_service_status", **given)
         assert answer.is_error
         assert answer.structured_content["status"] == "error"
 
 
 async def test_the_status_of_a_service_with_a_wrong_password_is_an_error(tmp_path):
-    async with homelabs.machines(tmp_path) as home:
-        given = {"service_name": "pihole", "hostname": HOST, "port": home.port("pi"), "username": "tester"}
-        answer = await home.quorate.call("get_service_status", **given, password="wrong horse")
+    async with homelabs.machines(tmp_path) as homelab:
+        given = {"service_name": "pihole", "hostname": HOST, "port": homelab.port("pi"), "username": "tester"}
+        answer = await homelab.quorate.call("get_service_status", **given, password="wrong horse")
         assert answer.is_error
         assert "login" in first_text(answer) or "password" in first_text(answer)
