@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quorate.hints import BACKUP_CREATE, SNAPSHOT_DELETE, Advice
+from quorate.hints import BACKUP_CREATE, NAMED, SNAPSHOT_DELETE, Advice, Sentence
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, in_wire_form
 from quorate.operations.preconditions import NEWEST_ONLY, data_volumes, snapshots_of, storages_on
@@ -40,7 +40,7 @@ _NOT_NEEDED = {
     **dict.fromkeys(("clone", "migrate", "remote_migrate"), "Nothing in the guest changes, so no snapshot is needed"),
     "snapshot": "This call itself manages snapshots",
 }
-_WITHOUT = "Call again without `safely`"
+_WITHOUT = Advice("Call again without `{safely}`", safely=NAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,12 @@ def _refusal(why: str, guest: Guest | None = None) -> Problem:
 
 
 def _not_applicable(why: str) -> Problem:
-    return Conflict("`safely` does not apply, so nothing was changed", why=why, next_step=_WITHOUT)
+    return Conflict(
+        Sentence("`{safely}` does not apply, so nothing was changed", safely=NAMED), why=why, next_step=_WITHOUT
+    )
 
 
 def _alternative(guest: Guest | None) -> str | Advice:
     if guest is None:
         return _WITHOUT
-    return Advice("Back it up first, then call again without `safely`", BACKUP_CREATE(guest=guest.vmid))
+    return Advice("Back it up first, then call again without `{safely}`", BACKUP_CREATE(guest=guest.vmid), safely=NAMED)

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from quorate.config import Access, ConfigError
 from quorate.config.policy import parse_hours
-from quorate.hints import RUN_WAIT, Advice, Wording
+from quorate.hints import OMITTED, RUN_WAIT, Advice, Wording
 from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target
 from quorate.operations.registry import NEEDED, Risk, find_operation
 from quorate.operations.units import moment, parse_moment
@@ -162,7 +162,10 @@ def _parse_start(pve: Cluster, at: str | None) -> float:
     now = pve.clock.time()
     wanted = parse_moment(at, now=now, ahead=True)
     if wanted <= now:
-        raise BadArgument(f"{at} has passed", next_step=f"It is {moment(now)} now; leave `at` out to start at once")
+        raise BadArgument(
+            f"{at} has passed",
+            next_step=Advice(f"It is {moment(now)} now; leave `{{at}}` out to start at once", at=OMITTED),
+        )
     if wanted > now + MOST_DAYS * 86_400:
         raise BadArgument(f"{at} is more than {MOST_DAYS} days ahead", next_step="Choose an earlier time")
     return wanted

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import SERVICE_INSTALL, Advice
+from quorate.hints import OMITTED, SERVICE_INSTALL, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine
 from quorate.homelab.selection import SECONDS, Limits
@@ -82,7 +82,9 @@ async def service_upgrade(
     """Upgrade a service to another version. If it stays unhealthy, the previous version is restored (Compose)."""
     template = template_of(homelab, service)
     if to is not None and not template.version:
-        raise BadArgument(f"{template.title} has no version to choose", next_step="Leave `to` out")
+        raise BadArgument(
+            f"{template.title} has no version to choose", next_step=Advice("Leave `{to}` out", to=OMITTED)
+        )
 
     async def prepare(machine: Machine) -> Plan:
         how = await _method(homelab, machine, template)
