@@ -247,6 +247,6 @@ def describe(found: Findings) -> str:
     lines = []
     for one in found:
         if one.state in ("fail", "warn"):
-            lines += [one.message if one.check == "privileges" else f"{one.check}: {one.message}", f"  -> {one.do}"]
+            lines += [one.says if one.check == "privileges" else f"{one.check}: {one.says}", f"  -> {one.do}"]
             lines += [f"     {line}" for line in one.commands]
     return clean_text("\n".join(lines))

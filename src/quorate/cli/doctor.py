@@ -84,12 +84,12 @@ async def _check(settings: Settings, demo: bool) -> list[Finding]:
 
 
 def _print(findings: Sequence[Finding]) -> int:
-    target = ""
+    place = ""
     for one in findings:
-        if one.target != target:
-            target = one.target
-            print(target)
-        print(f"  {WORDS[one.state]}  {one.check:<12}  {_plain(one.message)}")
+        if one.place != place:
+            place = one.place
+            print(place)
+        print(f"  {WORDS[one.state]}  {one.check:<12}  {_plain(one.says)}")
         if one.do and one.state != "ok":
             print(f"        -> {_plain(one.do)}")
         for line in one.commands:

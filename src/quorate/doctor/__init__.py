@@ -17,11 +17,13 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    target: str
+    """The fields are keys of `quorate doctor --json`."""
+
+    place: str
     """A cluster, or this machine."""
     check: str
     state: State
-    message: str
+    says: str
     do: str = ""
     """How to fix it."""
     commands: tuple[str, ...] = ()
@@ -31,18 +33,18 @@ class Finding:
 class Findings(list[Finding]):
     """Findings of one place, in order."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, place: str) -> None:
         super().__init__()
-        self.target = target
+        self.place = place
 
-    def ok(self, check: str, message: str) -> None:
-        self.append(Finding(self.target, check, State.OK, message))
+    def ok(self, check: str, says: str) -> None:
+        self.append(Finding(self.place, check, State.OK, says))
 
-    def warn(self, check: str, message: str, do: str) -> None:
-        self.append(Finding(self.target, check, State.WARN, message, do))
+    def warn(self, check: str, says: str, do: str) -> None:
+        self.append(Finding(self.place, check, State.WARN, says, do))
 
-    def fail(self, check: str, message: str, do: str) -> None:
-        self.append(Finding(self.target, check, State.FAIL, message, do))
+    def fail(self, check: str, says: str, do: str) -> None:
+        self.append(Finding(self.place, check, State.FAIL, says, do))
 
     def skip(self, checks: str, because: str) -> None:
-        self.append(Finding(self.target, checks, State.SKIP, because))
+        self.append(Finding(self.place, checks, State.SKIP, because))

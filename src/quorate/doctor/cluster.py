@@ -54,7 +54,7 @@ async def _check(
     cluster: Cluster, settings: ClusterSettings, level: str, toolsets: Sequence[str], found: Findings
 ) -> bool:
     """Whether the cluster is usable at all."""
-    parts = [Findings(found.target) for _ in settings.connection.endpoints]
+    parts = [Findings(found.place) for _ in settings.connection.endpoints]
     usable = await asyncio.gather(
         *(
             check_endpoint(endpoint, settings.connection.trust, part)
@@ -165,7 +165,7 @@ def _report_commands(level: str, verdict: Mapping[str, Any], lacks: bool, found:
     commands = tuple(verdict.get("commands", ()))
     found.append(
         Finding(
-            found.target,
+            found.place,
             "privileges",
             State.FAIL if lacks else State.WARN,
             f"Access {level} needs more privileges than the token has",
@@ -188,7 +188,7 @@ async def _check_ssh(cluster: Cluster, needed: bool, found: Findings) -> None:
     except Problem as problem:
         found.fail("SSH", _what(problem), problem.next_step or "")
         return
-    parts = [Findings(found.target) for _ in nodes]
+    parts = [Findings(found.place) for _ in nodes]
     results = await asyncio.gather(*(_check_node(cluster, node, part) for node, part in zip(nodes, parts, strict=True)))
     if missing := next((one for one in results if one is not None), None):
         found.warn("SSH", _what(missing), missing.next_step or "")
