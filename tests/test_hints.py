@@ -89,7 +89,7 @@ def test_a_statement_keeps_what_cannot_be_named():
     )
 
 
-def test_a_problem_is_told_with_the_names_of_the_surface():
+def test_a_problem_takes_the_names_of_the_surface():
     problem = Conflict(
         Sentence("{tool} failed", tool=CalledTool("guest_delete")), next_step=Advice("Give {stop}", stop=True)
     )
@@ -101,7 +101,7 @@ def test_a_problem_is_told_with_the_names_of_the_surface():
 def test_values_are_passed_through_a_change_and_names_are_not():
     advice = Advice("Give {password} to web01", GUEST_LIST(name="web01"), password="web01")
     hidden = advice.transform(lambda part: dict.fromkeys(part, "***") if isinstance(part, dict) else part.upper())
-    assert str(hidden) == "GIVE {PASSWORD} TO WEB01: guest_list name=***"
+    assert str(hidden) == "GIVE password=*** TO WEB01: guest_list name=***"
     kept = Sentence("{name} is {other}", name=ArgumentHint("of", "sdn"), other=NAMED)
     assert str(kept.transform(lambda part: part)) == "of=sdn is other"
 

@@ -125,10 +125,19 @@ class Sentence(Wording):
         if not self.hints:
             return self.text
         shown = {key: name(hint) or str(hint) for key, hint in self.hints.items()}
-        return re.sub("{(" + "|".join(shown) + ")}", lambda found: shown[found[1]], self.text)
+        return self._placeholders.sub(lambda found: shown[found[1]], self.text)
 
     def transform(self, change: Callable[[Any], Any]) -> Sentence:
-        return Sentence(change(self.text), **{key: _transform(hint, change) for key, hint in self.hints.items()})
+        hints = {key: _transform(hint, change) for key, hint in self.hints.items()}
+        if not hints:
+            return Sentence(change(self.text))
+        parts = self._placeholders.split(self.text)  # every second one is the name of a hint
+        parts = [f"{{{part}}}" if number % 2 else change(part) for number, part in enumerate(parts)]
+        return Sentence("".join(parts), **hints)
+
+    @property
+    def _placeholders(self) -> re.Pattern[str]:
+        return re.compile("{(" + "|".join(self.hints) + ")}")
 
     def capitalize(self) -> Sentence:
         return Sentence(self.text[:1].upper() + self.text[1:], **self.hints)
