@@ -97,6 +97,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "quorate/py.typed" in names
 
 
+@pytest.mark.thorough
 def test_the_sdist_holds_what_it_takes_to_build_and_nothing_else(tmp_path: Path) -> None:
     with tarfile.open(built("sdist", tmp_path)) as archive:
         tops = {name.split("/")[1] for name in archive.getnames()}
@@ -104,6 +105,7 @@ def test_the_sdist_holds_what_it_takes_to_build_and_nothing_else(tmp_path: Path)
     assert tops == {".gitignore", "PKG-INFO", "docs", "pyproject.toml", "src", *pages}
 
 
+@pytest.mark.thorough
 def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> None:
     one, other = bundle.pack(tmp_path / "one"), bundle.pack(tmp_path / "other")
     assert one.read_bytes() == other.read_bytes()

@@ -339,7 +339,7 @@ JSON_CLIENTS = {
 }
 
 
-@pytest.mark.parametrize("client", sample(JSON_CLIENTS, every=4))
+@pytest.mark.parametrize("client", sample(JSON_CLIENTS, every=8))
 def test_a_clients_file_gets_our_entry_and_loses_nothing(environ: dict[str, str], client: str) -> None:
     place, key = JSON_CLIENTS[client]
     file = Path(environ["HOME"]) / place

@@ -15,6 +15,7 @@ from tests.rigs.homelab import House, house
 from tests.rigs.silent_host import silent
 from tests.rigs.simulated_guests import VM
 from tests.rigs.ssh_server import HOST
+from tests.rigs.sweeps import sample
 
 pytestmark = pytest.mark.anyio
 
@@ -167,7 +168,7 @@ async def test_commands_that_end_with_an_error_come_first(tmp_path):
         assert [row["exit_code"] for row in ended] == [1, 1, 0]
 
 
-@pytest.mark.parametrize("most", [1024 * 1024, 64 * 1024])
+@pytest.mark.parametrize("most", sample([64 * 1024, 1024 * 1024], every=2))
 async def test_the_newest_lines_of_a_long_log_are_read_and_what_was_not_searched_is_said(tmp_path, most):
     log = tmp_path / "long.log"
     lines = [f"2026-01-01 10:00:00 line {number:06}" for number in range(100_000)]

@@ -47,7 +47,7 @@ def groups_of(names, size=8):
 
 
 @pytest.mark.parametrize("version", [pytest.param("8.4", marks=pytest.mark.thorough), "9.2"])
-@pytest.mark.parametrize("names", sample(groups_of(CHANGES, 4), every=8), ids=lambda names: names[0])
+@pytest.mark.parametrize("names", sample(groups_of(CHANGES, 4), every=16), ids=lambda names: names[0])
 async def test_every_planned_call_is_one_that_the_api_takes(tmp_path, version, names):
     async with rig(tmp_path, version=VERSIONS[version]) as quorate:
         await populate(quorate)

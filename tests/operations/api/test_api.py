@@ -338,7 +338,7 @@ def concrete(template):
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("version", ["8.4.1", "9.1.8"])
+@pytest.mark.parametrize("version", sample(["9.1.8", "8.4.1"], every=2))
 async def test_every_read_that_the_simulator_knows_is_answered_in_bounds_or_explained(tmp_path, version):
     async with rig(tmp_path, version=version) as quorate:
         answered = 0
