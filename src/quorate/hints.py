@@ -118,7 +118,9 @@ class Sentence(Wording):
     hints: Mapping[str, ArgumentHint | CalledTool]
 
     def __init__(self, text: str, /, **mentions: Any) -> None:
-        object.__setattr__(self, "text", text.strip().removesuffix("."))
+        text = text.strip()
+        text = text if text.endswith("..") else text.removesuffix(".")  # ".." is the parent folder
+        object.__setattr__(self, "text", text)
         object.__setattr__(self, "hints", {name: _hint(name, value) for name, value in mentions.items()})
 
     def render(self, name: Naming) -> str:
