@@ -79,7 +79,7 @@ class _Channel:
         if not self._end.done():
             self._end.set_result(None)
 
-    async def finish_task(self) -> None:
+    async def wait(self) -> None:
         await asyncio.shield(self._end)
 
     def close(self) -> None: ...
