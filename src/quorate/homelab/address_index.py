@@ -61,7 +61,7 @@ class AddressIndex:
         """The node or guest of the cluster that is at the host's address."""
         ips = await self._ips(host.address)
         found = [one for one in await self._load_members(cluster) if one.ip in ips and one.port in (None, host.port)]
-        return min(found, key=lambda one: one.port is None, default=None)  # a port says more than an address
+        return min(found, key=lambda one: one.port is None, default=None)  # an exact port beats any port
 
     async def find_node(self, cluster: Cluster, host: Host) -> str | None:
         """The node of the cluster at the host's address, without asking guests. Raises if the cluster is silent."""

@@ -41,7 +41,7 @@ class Shells:
         self._invited: dict[str, Invitation] = {}
         self._open = 0
         self.url: str | None = None
-        """Where people reach the page; the HTTP server says so when it listens."""
+        """The public address of the page, set by the HTTP server when it listens."""
         self.idle_seconds = IDLE_SECONDS
 
     def require_page(self) -> str:

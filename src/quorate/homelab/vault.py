@@ -52,7 +52,7 @@ class VaultContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_usual(self) -> bool:
-        """Within our own parameters: not easier to guess, and not so expensive that opening it blocks the server."""
+        """Within the supported parameters: neither easier to guess nor so expensive that opening blocks the server."""
         costs = LEAST_COST <= self.cost <= MOST_COST and 8 <= self.block <= 16 and 1 <= self.lanes <= 16
         return costs and (self.format, self.version) == (FORMAT, VERSION)
 

@@ -16,7 +16,7 @@ _OWN_NETWORKS = ("docker", "br-", "veth", "virbr", "lxcbr", "lxdbr", "cni", "fla
 
 
 async def read_interfaces(guest: Guest) -> list[Interface]:
-    """What PVE reports without entering the guest. Raises a Problem if PVE cannot say."""
+    """What PVE reports without entering the guest. Raises a Problem if PVE does not know."""
     answer = await guest.get("agent/network-get-interfaces" if guest.is_vm else "interfaces")
     listed = answer.get("result") if isinstance(answer, dict) else answer
     if guest.is_vm and not isinstance(listed, list):  # the agent's own error takes the place of the list

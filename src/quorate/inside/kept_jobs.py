@@ -119,7 +119,7 @@ q_report
 
 
 class CannotKeep(Exception):
-    """The machine lacks a program or a place for it. Nothing was started."""
+    """The machine lacks a required program or a writable folder. Nothing was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class KeptJob:
                 return None  # otherwise it has ended since then, and its machine no longer has it
         if output.exit_code == _CANNOT:
             raise CannotKeep
-        if not output.stdout.startswith(_STARTED):  # it could not begin, because of too long an argument say
+        if not output.stdout.startswith(_STARTED):  # it could not start, for example because of an overlong argument
             self._final_report = Report("ended", 0, output, late=False)
             return output
         try:

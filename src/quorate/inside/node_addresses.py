@@ -35,7 +35,7 @@ async def ssh_of_node(cluster: Cluster, node: str) -> SshTarget:
 
 
 async def reported_address(cluster: Cluster, node: str) -> str:
-    """The address that the cluster itself uses for the node; empty if it does not say."""
+    """The address that the cluster itself uses for the node; empty if it reports none."""
     return (await _reported_addresses(cluster)).get(node, "")
 
 

@@ -1,4 +1,4 @@
-"""Paths inside guests: absolute and normalized, so that every program reads them alike."""
+"""Paths inside guests: absolute and normalized, so that every program interprets them the same way."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _explain_start_failure(cluster: Cluster, guest: Guest, ended: ExitStatus, ta
 
 
 def _pct_problem(cluster: Cluster, node: str, words: str, code: int | None, target: SshTarget) -> Problem | None:
-    """Why pct itself cannot run there, if that is what the message says."""
+    """The problem if the message shows that pct itself cannot run there."""
     if "not found" in words and "pct" in words and code == 127:
         return NotConfigured(
             f"{target.address} has no command pct, so it is not a Proxmox VE node",

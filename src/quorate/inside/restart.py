@@ -17,7 +17,7 @@ cat /proc/sys/kernel/random/boot_id 2>/dev/null
 set -- $(cat /proc/1/stat 2>/dev/null | sed 's/.*) //'); echo "${20}"
 [ -n "${20}" ] || { who -b || uptime -s || sysctl -n kern.boottime; } 2>/dev/null
 """
-# It is asked to restart only after the session that asks has ended in good order.
+# The restart begins only after the requesting session has ended cleanly.
 _RESTART = """
 if [ -d /run/systemd/system ]; then set -- systemctl reboot
 elif command -v reboot >/dev/null; then set -- reboot

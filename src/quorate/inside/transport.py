@@ -52,11 +52,11 @@ class Job(Protocol):
         ...
 
     async def partial_output(self) -> Output:
-        """What it has printed so far; empty with the agent, which cannot say."""
+        """The output so far; always empty with the agent, which does not report it."""
         ...
 
     def leave(self) -> None:
-        """It continues in the background, and nobody waits for it now."""
+        """Let it continue in the background without a waiting caller."""
         ...
 
     async def stop(self) -> None:

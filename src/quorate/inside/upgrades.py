@@ -52,7 +52,7 @@ class PendingUpdates:
 
 
 async def list_pending(transport: Transport, label: str, *, seconds: float = SECONDS) -> PendingUpdates:
-    """As the machine's package lists know it now; nothing is fetched. Raises NotConfigured without a known manager."""
+    """From the machine's current package lists; nothing is fetched. Raises NotConfigured without a known manager."""
     answers = await collect_answers(transport, label, seconds=seconds, sections=("updates",), each=seconds - 2)
     manager = next((one for one in MANAGERS if one in answers.texts), None)
     if manager is None:

@@ -46,10 +46,10 @@ class Pool:
     def __init__(self, host_keys: HostKeys, *, idle_seconds: float = IDLE_SECONDS) -> None:
         self.host_keys = host_keys
         self._idle_seconds = idle_seconds
-        self._connections: dict[SshTarget, Line] = {}
-        self._crowded: set[Line] = set()
-        """Lines reserved for the long-running commands on them."""
-        self._connecting: dict[SshTarget, asyncio.Task[Line]] = {}
+        self._connections: dict[SshTarget, PooledConnection] = {}
+        self._crowded: set[PooledConnection] = set()
+        """Connections reserved for the long-running commands on them."""
+        self._connecting: dict[SshTarget, asyncio.Task[PooledConnection]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.running: set[Stoppable] = set()
         """Commands that are stopped when the pool closes."""
@@ -62,17 +62,17 @@ class Pool:
         A dead connection is reopened once: a command that waits for its input has done nothing yet. `urgent` is for
         commands that kill others and must not wait for them.
         """
-        line = await self._connection(target)
+        pooled = await self._acquire_connection(target)
         try:
-            return await line.open(command, urgent=urgent, screen=screen)
+            return await pooled.open(command, urgent=urgent, screen=screen)
         except _Crowded:
             return await self.open(target, command, screen=screen)
         except _ConnectionLost:
-            line = await self._connection(target)
+            pooled = await self._acquire_connection(target)
         except _NoFreeChannel:
-            line = await self._connect(target, for_once=True)
+            pooled = await self._connect(target, for_once=True)
         try:
-            return await line.open(command, urgent=urgent, screen=screen)
+            return await pooled.open(command, urgent=urgent, screen=screen)
         except (_ConnectionLost, _NoFreeChannel) as error:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used",
@@ -83,81 +83,81 @@ class Pool:
     async def open_socket(self, target: SshTarget, socket: str) -> SocketStream:
         """A stream to a Unix socket of the target, opened by its SSH server as the login user."""
         try:
-            return await (await self._connection(target)).open_socket(socket)
+            return await (await self._acquire_connection(target)).open_socket(socket)
         except _ConnectionLost:
-            line = await self._connection(target)
+            pooled = await self._acquire_connection(target)
         try:
-            return await line.open_socket(socket)
+            return await pooled.open_socket(socket)
         except _ConnectionLost as error:
             raise Unreachable(
                 f"The connection to {target.address} breaks as soon as it is used", why=str(error)
             ) from None
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for; closing the pool waits for it a little."""
+        """Run it in the background; closing the pool waits for it briefly."""
         task = asyncio.get_running_loop().create_task(_suppress_problems(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     def disconnect(self, target: SshTarget) -> None:
         """Close the connection to it, if there is one, with everything that runs over it."""
-        if line := self._connections.get(target):
-            line.close()
+        if pooled := self._connections.get(target):
+            pooled.close()
 
     @property
     def connections(self) -> int:
         return len(self._connections) + len(self._crowded)
 
     async def close(self) -> None:
-        for making in self._connecting.values():
-            making.cancel()
+        for attempt in self._connecting.values():
+            attempt.cancel()
         for command in self.running:
             self.in_background(command.stop())
         if self._background:
             await asyncio.wait(self._background, timeout=CLOSE_SECONDS)
         for task in self._background:
             task.cancel()
-        lines = [*self._connections.values(), *self._crowded]
-        for line in lines:
-            line.close()
-        await asyncio.gather(*(line.wait_closed() for line in lines))
+        connections = [*self._connections.values(), *self._crowded]
+        for pooled in connections:
+            pooled.close()
+        await asyncio.gather(*(pooled.wait_closed() for pooled in connections))
 
-    async def _connection(self, target: SshTarget) -> Line:
-        """The line to the target; concurrent callers share one connection attempt."""
-        if (line := self._connections.get(target)) is not None and line.alive:
-            if not line.crowded:
-                return line
+    async def _acquire_connection(self, target: SshTarget) -> PooledConnection:
+        """The connection to the target; concurrent callers share one connection attempt."""
+        if (pooled := self._connections.get(target)) is not None and pooled.alive:
+            if not pooled.crowded:
+                return pooled
             self._crowded.add(self._connections.pop(target))
-        making = self._connecting.get(target)
-        if making is None:
-            making = asyncio.get_running_loop().create_task(self._connect(target))
-            self._connecting[target] = making
-            making.add_done_callback(lambda done: self._forget_attempt(target, done))
-        return await asyncio.shield(making)  # one caller's cancellation must not fail the others
+        attempt = self._connecting.get(target)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._connect(target))
+            self._connecting[target] = attempt
+            attempt.add_done_callback(lambda done: self._forget_attempt(target, done))
+        return await asyncio.shield(attempt)  # one caller's cancellation must not fail the others
 
-    def _forget_attempt(self, target: SshTarget, making: asyncio.Task[Line]) -> None:
+    def _forget_attempt(self, target: SshTarget, attempt: asyncio.Task[PooledConnection]) -> None:
         self._connecting.pop(target, None)
-        if not making.cancelled():
-            making.exception()  # marks it as retrieved, even if all callers are gone
+        if not attempt.cancelled():
+            attempt.exception()  # marks it as retrieved, even if all callers are gone
 
-    async def _connect(self, target: SshTarget, *, for_once: bool = False) -> Line:
-        jump = await self._connection(target.jump) if target.jump else None
-        line = Line(0.0 if for_once else self._idle_seconds, jump)
-        line.connection = await connect(
+    async def _connect(self, target: SshTarget, *, for_once: bool = False) -> PooledConnection:
+        jump = await self._acquire_connection(target.jump) if target.jump else None
+        pooled = PooledConnection(0.0 if for_once else self._idle_seconds, jump)
+        pooled.ssh = await connect(
             target,
             self.host_keys,
-            through=jump.connection if jump else None,
-            lost=lambda: self._drop_connection(target, line),
+            through=jump.ssh if jump else None,
+            lost=lambda: self._drop_connection(target, pooled),
         )
         if not for_once:
-            self._connections[target] = line
-            line.schedule_close()
-        return line
+            self._connections[target] = pooled
+            pooled.schedule_close()
+        return pooled
 
-    def _drop_connection(self, target: SshTarget, line: Line) -> None:
-        line.mark_lost()
-        self._crowded.discard(line)
-        if self._connections.get(target) is line:
+    def _drop_connection(self, target: SshTarget, pooled: PooledConnection) -> None:
+        pooled.mark_lost()
+        self._crowded.discard(pooled)
+        if self._connections.get(target) is pooled:
             del self._connections[target]
 
 
@@ -171,19 +171,19 @@ class _ConnectionLost(Exception):
 
 
 class _Crowded(Exception):
-    """The line is reserved for its long-running commands."""
+    """The connection is reserved for its long-running commands."""
 
 
 class _NoFreeChannel(Exception):
     """No channel is free for an urgent command."""
 
 
-class Line:
+class PooledConnection:
     """One connection and the number of commands on it."""
 
-    connection: asyncssh.SSHClientConnection
+    ssh: asyncssh.SSHClientConnection
 
-    def __init__(self, idle_seconds: float, jump: Line | None) -> None:
+    def __init__(self, idle_seconds: float, jump: PooledConnection | None) -> None:
         self._idle_seconds = idle_seconds
         self._jump = jump
         self._max_channels = MAX_CHANNELS
@@ -202,7 +202,7 @@ class Line:
         return self._long_running >= max(1, self._max_channels // 2)
 
     def add_long_running(self) -> None:
-        """One more of its commands is long-running. If there are too many, waiting ones get another line."""
+        """One more of its commands is long-running. If there are too many, waiting ones get another connection."""
         self._long_running += 1
         while self.crowded and self._waiting:
             self._wake()
@@ -213,17 +213,17 @@ class Line:
         terminal: dict[str, Any] = {"term_type": screen.kind, "term_size": screen.size} if screen else {}
         while True:
             await self._acquire(urgent)
-            opening = asyncio.ensure_future(self.connection.create_process(command, encoding=None, **terminal))
+            opening = asyncio.ensure_future(self.ssh.create_process(command, encoding=None, **terminal))
             try:
                 return Channel(self, await asyncio.shield(opening))
             except asyncssh.ChannelOpenError as error:
                 self.release()
-                if not self.alive or self.connection.is_closed():
+                if not self.alive or self.ssh.is_closed():
                     raise _ConnectionLost(error.reason) from None
                 await self._lower_limit(error.reason, urgent)
             except (asyncssh.Error, OSError) as error:
                 self.release()
-                self.connection.abort()
+                self.ssh.abort()
                 raise _ConnectionLost(str(error)) from None
             except asyncio.CancelledError:
                 opening.add_done_callback(self._close_unclaimed)
@@ -233,12 +233,12 @@ class Line:
         import asyncssh
 
         self.hold()
-        opening = asyncio.ensure_future(self.connection.open_unix_connection(socket, encoding=None))
+        opening = asyncio.ensure_future(self.ssh.open_unix_connection(socket, encoding=None))
         try:
             return SocketStream(self, *await asyncio.shield(opening))
         except (asyncssh.Error, OSError) as error:
             self.release()
-            if not self.alive or self.connection.is_closed():
+            if not self.alive or self.ssh.is_closed():
                 raise _ConnectionLost(str(error)) from None
             raise Unreachable(f"The SSH server does not open {socket}", why=f"It said: {error}") from None
         except asyncio.CancelledError:
@@ -310,11 +310,11 @@ class Line:
             self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.close)
 
     def close(self) -> None:
-        self.connection.close()
+        self.ssh.close()
 
     async def wait_closed(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.connection.wait_closed(), CLOSE_SECONDS)
+            await asyncio.wait_for(self.ssh.wait_closed(), CLOSE_SECONDS)
 
     def mark_lost(self) -> None:
         if not self.alive:
@@ -336,9 +336,9 @@ class Line:
 
 
 class Channel:
-    """One command's channel on a line; released once, when both sides have closed it."""
+    """One command's channel on a connection; released once, when both sides have closed it."""
 
-    def __init__(self, connection: Line, process: asyncssh.SSHClientProcess[bytes]) -> None:
+    def __init__(self, connection: PooledConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._connection = connection
         self._closing: asyncio.Task[None] | None = None
         self._long_running = False
@@ -372,10 +372,12 @@ class Channel:
 
 
 class SocketStream:
-    """A stream to a socket of the other side; keeps the line open until it is closed."""
+    """A stream to a socket of the other side; keeps the connection open until it is closed."""
 
-    def __init__(self, connection: Line, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
-        self._connection: Line | None = connection
+    def __init__(
+        self, connection: PooledConnection, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]
+    ) -> None:
+        self._connection: PooledConnection | None = connection
         self._reader = reader
         self._writer = writer
 

@@ -41,7 +41,7 @@ class ExitStatus:
     exit_code: int | None
     signal: str | None
     started: bool
-    """False if something refused the command before it ran: then `words` say why."""
+    """False if the command was refused before it ran: `message` has the reason."""
     message: str
     """What was printed before the command started."""
 

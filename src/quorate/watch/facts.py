@@ -71,12 +71,12 @@ class FactReading:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Everything that is known about a cluster at one moment."""
+    """All known facts about a cluster at one time."""
 
     cluster: str
     now: float
     pve_time: float
-    """The same moment by PVE's clock."""
+    """The same time by PVE's clock."""
     view: View
     settings: WatchSettings
     readings: Mapping[str, FactReading]

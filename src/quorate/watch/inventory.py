@@ -1,4 +1,4 @@
-"""Which guests there are, compared with the last cycle: created, gone, moved, changed, started, stopped."""
+"""Guests compared with the last cycle: created, gone, moved, changed, started, stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Inventory(msgspec.Struct):
 
 
 def take_inventory(now: Snapshot, before: Inventory | None, memory: Memory) -> Inventory:
-    """Guests on nodes that are down stay as they were: of those PVE knows the id and little else."""
+    """Guests on offline nodes keep their last record: PVE reports little more than their id."""
     guests: dict[int, GuestRecord] = {}
     for row in now.view.guests:
         old = before.guests.get(row.vmid) if before else None

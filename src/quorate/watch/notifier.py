@@ -1,4 +1,4 @@
-"""From findings to messages: news enters the outbox once, and each channel delivers what is due."""
+"""Turns findings into messages: each event enters the outbox once, and each channel delivers what is due."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Notifier:
 
     async def _put(self, channel: Channel, finding: Finding, now: float, *, storm: bool) -> None:
         if finding.event == "resolved" and channel.name in await self._outbox.unheard(finding.id):
-            return  # nobody has heard that it opened
+            return  # its opening was never reported
         when, together = due(channel.settings, now)
         notice = self._notice(finding)
         await self._outbox.put(channel.name, finding.id, finding.revision, notice, due=when, together=together or storm)

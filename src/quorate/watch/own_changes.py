@@ -1,4 +1,4 @@
-"""What Quorate itself changed: those settings are as someone wanted them, so they are not drift."""
+"""Settings that Quorate itself changed: intended changes are not drift."""
 
 from __future__ import annotations
 

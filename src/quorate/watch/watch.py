@@ -32,7 +32,7 @@ from quorate.watch.cycle import ClusterWatch
 from quorate.watch.notifier import Notifier
 
 TICK_SECONDS = 5.0
-"""How often approvals, the freeze and the outbox are looked at: that costs a few reads of the store."""
+"""How often approvals, the freeze and the outbox are checked: a few reads of the store."""
 LEASE_SECONDS = 300.0
 """Half of it outlasts a cycle and the deliveries after it."""
 CYCLE_SECONDS = 90.0

@@ -12,7 +12,7 @@ from quorate.problems import NotConfigured
 FOLDER = "admin-keys"
 LONGEST_ACCOUNT = 64
 ADOPTED = {"mcp_admin": "~/.ssh/mcp/mcp_admin_key"}
-"""Accounts of other programs -> their private key. It is used as long as we have no key of our own."""
+"""Accounts of other programs -> their private key. Used until Quorate has generated its own key."""
 
 
 @dataclass(frozen=True, slots=True)

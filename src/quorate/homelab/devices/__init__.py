@@ -1,1 +1,1 @@
-"""The devices of the homelab over time: what was seen of each, their identity, and what has changed."""
+"""The devices of the homelab over time: sightings, identities and the history of changes."""

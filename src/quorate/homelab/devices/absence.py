@@ -38,7 +38,7 @@ async def find_absent(devices: Iterable[Device], scan: Scan, wanted: Sequence[Ad
         for one in queue:
             answers[one.id] = await _answers(one, pace)
 
-    with contextlib.suppress(TimeoutError):  # devices without an answer by then stay as they are
+    with contextlib.suppress(TimeoutError):  # devices without a verdict keep their state
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as workers:
             for _ in range(min(AT_ONCE, len(missing))):
                 workers.create_task(work())

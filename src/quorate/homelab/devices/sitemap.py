@@ -117,7 +117,7 @@ async def _tree(cluster: Cluster) -> Tree | str:
 
 
 async def _guest_addresses(cluster: Cluster, rows: Sequence[Resource]) -> dict[int, tuple[str, ...]]:
-    """What PVE knows about running guests; of a large cluster only what was discovered, as each costs two requests."""
+    """Addresses of running guests, from PVE. In a large cluster only discovered guests: each costs two requests."""
     running = [Guest(cluster, row) for row in rows if row.is_guest and row.status == "running" and not row.template]
     if len(running) > MOST_ASKED:
         return {}

@@ -1,4 +1,4 @@
-"""A host as another place describes it, before it is registered."""
+"""A host described by another source, before it is registered."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class Candidate:
     """The name of another candidate, or of a registered host."""
     labels: tuple[str, ...] = ()
     login_configured: bool = True
-    """False where its source takes logins from the configuration, which has none."""
+    """False if the source relies on configured logins and there are none."""
     missing: list[str] = field(default_factory=list)
-    """What the source says or does not say that keeps it from working here."""
+    """Reasons why it will not work here yet, such as options that cannot be imported."""

@@ -13,7 +13,7 @@ _USED = ("hostname", "user", "port", "identityfile", "proxyjump", "proxycommand"
 
 
 def read_ssh_config(text: str) -> tuple[list[Candidate], list[str]]:
-    """Each host that is written out, with the options of every pattern that fits it, and what was not understood."""
+    """Every host named in full, with the options of all matching patterns, and what was not understood."""
     blocks, remarks = _blocks(text)
     names = [name for patterns, _ in blocks for name in patterns if not re.search(r"[*?!]", name)]
     found: dict[tuple[object, ...], Candidate] = {}

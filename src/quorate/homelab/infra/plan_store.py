@@ -78,7 +78,7 @@ class PlanStore:
         return {name: msgspec.convert(stored, Entry) for name, stored in (await self._entries.all()).items()}
 
     async def begin(self, document: Document, run: str, step: str, made: ManagedObject | None) -> None:
-        """The object counts as created from here on: it may appear after the caller has left."""
+        """From now on the object counts as created: it may appear after the caller has disconnected."""
         entry = await self.entry(document.name) or Entry(document.to_builtins())
         if entry.run != run:
             entry.run, entry.steps = run, []

@@ -25,7 +25,7 @@ _STEP = 0.5
 
 
 async def neighbors() -> dict[str, str]:
-    """Address -> MAC of neighbors that have answered; empty if this system does not say."""
+    """Address -> MAC of neighbors that have answered; empty if this system does not report them."""
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, UnicodeDecodeError):
         known |= parse_arp_file(ARP_FILE.read_text())  # noqa: ASYNC240 - the kernel answers at once

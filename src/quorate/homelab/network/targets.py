@@ -19,7 +19,7 @@ USUAL_PORTS = (
     3389, 5000, 5001, 5432, 5900, 5985, 6379, 6443, 8000, 8006, 8007, 8080, 8096, 8123, 8443, 9000, 9090, 9100, 9443,
     32400,
 )  # fmt: skip
-"""The ports that say most about a homelab device."""
+"""The most telling ports of a homelab device."""
 
 
 def addresses(targets: Sequence[str], allowed: Sequence[Network]) -> list[Address]:

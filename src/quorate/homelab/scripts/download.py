@@ -21,7 +21,7 @@ _RAN = re.compile(
 
 @dataclass(frozen=True)
 class ScriptDownload:
-    """The text of a script at one moment."""
+    """A script as it was downloaded."""
 
     address: str
     data: bytes

@@ -1,4 +1,4 @@
-"""Which services are installed where, as it is stored."""
+"""The stored records of installed services."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Installation(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
     """What went wrong, if anything."""
     at: str = ""
-    """The SSH address of the host at that time: a record is about that machine, not about the next one of its name."""
+    """The SSH address at installation time: the record does not apply to a later machine of the same name."""
 
 
 def machine_ref(machine: Machine) -> str:

@@ -60,7 +60,7 @@ async def _roll_back(
     done: list[str],
     problem: Problem,
 ) -> Problem:
-    """The problem with what was done, what was not, the log, and what to do next."""
+    """Restore the previous version; returns the problem with completed and skipped stages, the log and advice."""
     facts: dict[str, Any] = {"done": done, "not_done": list(STAGES[len(done) :])}
     if len(done) > 2 and (said := await _logs(project)):
         facts["log"] = said

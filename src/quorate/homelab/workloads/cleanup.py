@@ -1,4 +1,4 @@
-"""Docker and Podman every day: what uses disk space, what can go, and Compose projects as they run."""
+"""Housekeeping for Docker and Podman: disk usage, unused objects, and running Compose projects."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _bytes(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UnusedObject:
-    """Something that nothing uses."""
+    """An unused object."""
 
     kind: Kind
     id: str

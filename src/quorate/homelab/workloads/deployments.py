@@ -80,7 +80,7 @@ class Deployment:
 
 
 class _Progress:
-    """Reported as long as the caller waits."""
+    """Progress reports, for as long as the caller waits."""
 
     def __init__(self, report: Report | None) -> None:
         self.report = report

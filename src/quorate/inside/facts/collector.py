@@ -1,4 +1,4 @@
-"""Collects the facts of a machine: runs the script, reads what each source answered, and says what stayed unknown."""
+"""Collects the facts of a machine: runs the script, parses each answer, and reports what remains unknown."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def collect_facts(
 
 
 def read_facts(answers: Answers, sections: Collection[str] = SECTIONS) -> Facts:
-    """What the answers mean. Nothing is guessed: sections without an answer are named, with the reason."""
+    """Parse the answers. Nothing is guessed: sections without an answer are listed with the reason."""
     found: dict[str, Any] = {}
     not_known: dict[str, str] = {}
     for section in EVERY_SECTION:

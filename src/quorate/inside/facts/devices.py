@@ -43,7 +43,7 @@ def gpus(answers: Answers) -> tuple[str, ...] | None:
 
 
 def _is_empty(answers: Answers, *sources: str) -> bool:
-    """A source that ran and printed nothing says that there are none; an error message says nothing."""
+    """Empty output of a source means that there are none; an error message does not."""
     return any(answers.texts.get(one) == "" for one in sources)
 
 

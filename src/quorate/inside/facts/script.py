@@ -178,7 +178,7 @@ class Answers:
 
     texts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     late: frozenset[str] = frozenset()
-    """Sources that did not end in time, whatever they had printed by then."""
+    """Sources that did not end in time, even if they printed something."""
     complete: bool = True
     """False if the output ended early."""
 

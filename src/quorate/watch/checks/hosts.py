@@ -29,7 +29,7 @@ LOOK_PERIOD = 15 * 60.0
 DISK_PERCENT = 90
 CRITICAL_PERCENT = 97
 MOST_UNITS = 5
-"""Findings about failed units of one host: a machine in ruins is one problem, not five hundred."""
+"""Findings about failed units of one host: a broken machine is one problem, not five hundred."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class HostFacts:
         records = await Installations(self.homelab.store).everything()
         served = {entry.host for entry in records if entry.state == "installed"} - away
         self.states = {name: self.states.get(name, HostState()) for name in (*hosts, *(served - hosts.keys()))}
-        for guest in served - hosts.keys():  # the cluster's watch knows whether it runs
+        for guest in served - hosts.keys():  # whether it runs is checked with its cluster
             self.states[guest].reached = True
         now = self.homelab.clock.time()
         await gather_bounded(AT_ONCE, [partial(self._reach, host) for host in hosts.values()])
@@ -72,7 +72,7 @@ class HostFacts:
     async def _reach(self, host: Host) -> None:
         look = self.states[host.name]
         if host.jump:
-            look.reached = True  # only its jump host can tell; the login shows it
+            look.reached = True  # only a login through its jump host can tell
             return
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -101,7 +101,7 @@ class HostFacts:
         return _broken(found)
 
     async def _facts(self, look: HostState, host: Host | None) -> None:
-        """Its disks, and the units that have failed. What it does not say now stays as it was."""
+        """Its disks and failed units. Sections without an answer keep their previous value."""
         if host is None:
             look.disks = []
             return

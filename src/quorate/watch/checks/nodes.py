@@ -136,7 +136,7 @@ def _date(text: str) -> float | None:
 
 
 def updates(now: Snapshot) -> Iterator[Observation]:
-    """As of the node's last look at its package sources."""
+    """As of the node's last refresh of its package lists."""
     for node, rows in now.of_nodes("updates").items():
         risky = [str(row.get("Package")) for row in rows if _is_security_update(row)]
         if risky:

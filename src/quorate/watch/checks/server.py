@@ -74,5 +74,5 @@ def channels(failing: Mapping[str, tuple[int, str]]) -> Iterator[Observation]:
 
 
 def page(settings: WatchSettings, path: str = "") -> str:
-    """A page of the console, behind its login; empty if nobody said where people reach it."""
+    """A page of the console, behind its login; empty without a public address."""
     return f"{settings.public_url}{CONSOLE}{path}" if settings.public_url else ""

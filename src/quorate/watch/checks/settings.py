@@ -44,7 +44,7 @@ def privileges(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iter
     good = memory.good.get(PRIVILEGES)
     if good is None or "privileges-grown/" in accepted or memory.accepts(PRIVILEGES, now.readings[PRIVILEGES].at):
         good = memory.good[PRIVILEGES] = current
-    # What was taken away adds no risk, and is not good any more.
+    # Removed privileges add no risk, and are no longer part of the good state.
     memory.good[PRIVILEGES] = {one: "" for one in good if one in current}
     if new := sorted(current.keys() - good.keys()):
         what = f"{count_of(len(new), 'new privilege', 'new privileges')}: {names(new)}"
