@@ -44,7 +44,7 @@ class Limits:
     at_once: int = AT_ONCE
 
     @classmethod
-    def shared(cls, seconds: float, at_once: int = AT_ONCE) -> Limits:
+    def same_for_each(cls, seconds: float, at_once: int = AT_ONCE) -> Limits:
         """Each host may use all of the time."""
         return cls(seconds, seconds, at_once)
 

@@ -58,5 +58,5 @@ async def host_discover(
         return {"host": machine_label(one), "way": one.transport.description, **shown}
 
     columns = (*(wanted or ()), "not_known")
-    limits = Limits.shared(seconds + SPARE_SECONDS)
+    limits = Limits.same_for_each(seconds + SPARE_SECONDS)
     return await describe_each(chosen, describe, columns, limits=limits)

@@ -93,7 +93,7 @@ async def host_verify(homelab: Homelab, host: HostNames, report: Report) -> dict
         [only] = chosen.hosts
         return {"host": only.name, **await verify_host(homelab, only)}
     verify = partial(verify_host, homelab, knock_first=True)
-    found = await gather_in_time(chosen.hosts, verify, Limits.shared(SECONDS), report)
+    found = await gather_in_time(chosen.hosts, verify, Limits.same_for_each(SECONDS), report)
     named = zip(map(str, chosen.hosts), found, strict=True)
     answers = sorted(named, key=lambda pair: _works(pair[1]))
     table = join_answers(answers, chosen.failures)

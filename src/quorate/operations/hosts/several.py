@@ -20,7 +20,7 @@ from quorate.pve.tasks import Report
 WHY_NOT = "why_not"
 MOST_REASONS = 10
 MOST_ROWS = 1000
-PLANNING = Limits.shared(SECONDS)
+PLANNING = Limits.same_for_each(SECONDS)
 
 Rows = list[list[Any]]
 Facts = dict[str, Any]

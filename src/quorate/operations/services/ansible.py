@@ -166,7 +166,7 @@ async def ansible_check(
         return await check(homelab, machine, template, extra_vars or {}, tags or (), seconds, own)
 
     columns = ("would_change", "counts", "diff")
-    limits = Limits.shared(seconds + SPARE_SECONDS, PROGRAMS_AT_ONCE)
+    limits = Limits.same_for_each(seconds + SPARE_SECONDS, PROGRAMS_AT_ONCE)
     return await describe_each(chosen, describe, columns, limits=limits, report=report)
 
 

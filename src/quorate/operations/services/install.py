@@ -145,4 +145,4 @@ async def _method(homelab: Homelab, machine: Machine, template: Template) -> Met
 
 
 def _planning_limits(template: Template) -> Limits:
-    return Limits.shared(terraform.PLAN_SECONDS if "terraform" in template.methods else SECONDS)
+    return Limits.same_for_each(terraform.PLAN_SECONDS if "terraform" in template.methods else SECONDS)

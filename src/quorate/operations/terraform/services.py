@@ -50,7 +50,7 @@ async def terraform_plan(
         return {**saved.as_dict(), **destroyed, "next": "Nothing to do" if saved.empty else step}
 
     columns = ("plan", "counts", "destroys", "drift", "outputs_changed")
-    chosen, limits = await select(homelab, host), Limits.shared(seconds, PROGRAMS_AT_ONCE)
+    chosen, limits = await select(homelab, host), Limits.same_for_each(seconds, PROGRAMS_AT_ONCE)
     found = await describe_each(chosen, describe, columns, limits=limits)
     if isinstance(found, Table) and plans:
         apply = TERRAFORM_APPLY(service=template.id, host=list(plans), plan=list(plans.values()))
@@ -122,7 +122,7 @@ async def terraform_refresh(
         }
 
     columns = ("drifted", "drift", "outputs_changed")
-    chosen, limits = await select(homelab, host), Limits.shared(seconds, PROGRAMS_AT_ONCE)
+    chosen, limits = await select(homelab, host), Limits.same_for_each(seconds, PROGRAMS_AT_ONCE)
     return await describe_each(chosen, describe, columns, limits=limits)
 
 
@@ -138,5 +138,5 @@ async def terraform_destroy(homelab: Homelab, service: ServiceName, host: HostRe
     async def prepare(machine: Machine) -> Plan:
         return await plan_destroy(homelab, machine, template)
 
-    limits = Limits.shared(PLAN_SECONDS, PROGRAMS_AT_ONCE)
+    limits = Limits.same_for_each(PLAN_SECONDS, PROGRAMS_AT_ONCE)
     return await plan_each(homelab, host, f"Destroy {template.title} on", prepare, ("destroyed",), limits=limits)
