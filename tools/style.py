@@ -27,7 +27,9 @@ Passage = tuple[int, str]
 
 
 def main() -> int:
-    findings = sorted({*check_phrases(), *check_module_names(), *check_definitions(), *check_name_parts()})
+    findings = sorted(
+        {*check_phrases(), *check_module_names(), *check_definitions(), *check_function_names(), *check_name_parts()}
+    )
     for finding in findings:
         sys.stderr.write(finding + "\n")
     if findings:
@@ -65,6 +67,25 @@ def check_definitions() -> Iterator[str]:
                 name = node.name.lstrip("_")
                 if name in instead:
                     yield f"{_relative(path)}:{node.lineno}: “{node.name}” (write: {instead[name]})"
+
+
+def check_function_names() -> Iterator[str]:
+    words = {cells[0]: _split(cells[1]) for cells in _table("Participles in function names")}
+    for path in _python_files("src"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_attribute_or_predicate(node):
+                continue
+            first, *rest = node.name.strip("_").split("_")
+            last = rest[-1] if rest else first
+            participle = last in words["irregular"] or (last.endswith("ed") and last not in words["not participles"])
+            if participle and not (rest and first in words["verbs"]) and node.name not in words["callbacks"]:
+                yield f"{_relative(path)}:{node.lineno}: “{node.name}” is a participle (write: a verb phrase)"
+
+
+def _is_attribute_or_predicate(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    returns = ast.unparse(node.returns) if node.returns else ""
+    decorators = [ast.unparse(one) for one in node.decorator_list]
+    return returns.startswith(("bool", "TypeGuard", "TypeIs")) or any("property" in one for one in decorators)
 
 
 def check_name_parts() -> Iterator[str]:
