@@ -76,7 +76,7 @@ class CommandRules:
         line = " ".join(argv)
         placed = f"cd {cwd} && {line}" if cwd else line
         if pattern := next((one for one in self.deny if _match((line, placed, text or line), one)), None):
-            return self._denied("This command is refused", pattern)
+            return self._refusal("This command is refused", pattern)
         if self.allow and not self._allowed(placed):
             hint = " A command with cwd counts as cd DIRECTORY && COMMAND;" if cwd else ""
             return Refused(
@@ -107,7 +107,7 @@ class CommandRules:
     def write_objection(self, path: str) -> Refused | None:
         line = WRITE + path
         if pattern := next((one for one in self.deny if _match((line,), one)), None):
-            return self._denied(f"Writing {path} is refused", pattern)
+            return self._refusal(f"Writing {path} is refused", pattern)
         if not self.allow:
             return None
         if not self._allowed(line):
@@ -146,7 +146,7 @@ class CommandRules:
     def _allowed(self, line: str) -> bool:
         return any(_match((line,), pattern) for pattern in self.allow)
 
-    def _denied(self, what: str, pattern: str) -> Refused:
+    def _refusal(self, what: str, pattern: str) -> Refused:
         return Refused(
             what,
             why=f"It matches the pattern {pattern!r} under deny in [inside] of the configuration",

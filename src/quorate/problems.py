@@ -136,6 +136,10 @@ class UntrustedCertificate(Problem):
     code = ProblemCode.TLS
 
 
+REFUSED_LOGIN = "refused_login"
+"""The fact of a problem that names the user whom a host did not let in."""
+
+
 class AuthenticationFailed(Problem):
     code = ProblemCode.AUTHENTICATION
 

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.problems import AuthenticationFailed, BadArgument, NotConfigured, Problem, TimedOut, Unreachable
+from quorate.problems import (
+    REFUSED_LOGIN,
+    AuthenticationFailed,
+    BadArgument,
+    NotConfigured,
+    Problem,
+    TimedOut,
+    Unreachable,
+)
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.target import SshTarget
 
@@ -161,6 +169,7 @@ def _not_let_in(target: SshTarget, login: dict[str, Any]) -> AuthenticationFaile
         why=f"It refused {tried}",
         next_step=f"Add the public key to ~/.ssh/authorized_keys of {target.user} there "
         f"(`ssh-copy-id -p {target.port} {login_there}`), or configure another user or key",
+        facts={REFUSED_LOGIN: target.user},
     )
 
 

@@ -30,7 +30,7 @@ from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.engines import select_engine
 from quorate.homelab.workloads.model import Spec, Workload
 from quorate.inside import services
-from quorate.problems import BadArgument, NotFound, Problem
+from quorate.problems import REFUSED_LOGIN, BadArgument, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
@@ -62,6 +62,8 @@ class Difference:
     number: int = 0
     """Of the copy, from 0."""
     engine: str = ""
+    refused_login: str = ""
+    """The user whom the host did not let in, if that is why it cannot be inspected."""
 
     @property
     def summary(self) -> str:
@@ -97,7 +99,11 @@ async def _difference_in_time(homelab: Homelab, document: Document, item: Item, 
     except TimeoutError:
         return Difference(item, name, "unknown", item.place, why=f"It did not answer within {SECONDS:g} s")
     except Problem as problem:
-        return Difference(item, name, "unknown", item.place, why=str(problem))
+        return _explain_unknown(Difference(item, name, "unknown", item.place), problem)
+
+
+def _explain_unknown(one: Difference, problem: Problem) -> Difference:
+    return replace(one, act="unknown", why=str(problem), refused_login=str(problem.facts.get(REFUSED_LOGIN, "")))
 
 
 async def difference(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
@@ -150,7 +156,7 @@ async def _still_there(homelab: Homelab, owner: str, one: ManagedObject) -> Diff
     except NotFound:
         return None  # gone with its host or cluster
     except Problem as problem:
-        return replace(gone, act="unknown", why=str(problem))
+        return _explain_unknown(gone, problem)
 
 
 # -- hosts and guests --------------------------------------------------------------------------------------------------

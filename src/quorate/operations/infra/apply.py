@@ -17,7 +17,7 @@ from quorate.operations.infra.steps import Steps, risk_of_differences
 from quorate.operations.infra.validation import TODO, DocumentText, PlanId, find_differences, load_document
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, operation
-from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.problems import REFUSED_LOGIN, BadArgument, Conflict, NotFound
 
 SHOWN = 50
 
@@ -108,7 +108,7 @@ async def _plan(
             f"{unknown[0].item.kind} {unknown[0].name} cannot be inspected",
             why=unknown[0].why,
             next_step=Advice("Nothing was done. See everything that blocks it", INFRA_VALIDATE),
-            facts={"unknown": [one.as_dict() for one in unknown[:20]]},
+            facts={"unknown": [one.as_dict() for one in unknown[:20]], REFUSED_LOGIN: unknown[0].refused_login},
         )
     if busy := [one for one in differences if one.act == "going on"]:
         raise Conflict(

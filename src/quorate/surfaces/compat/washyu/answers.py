@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.problems import BadArgument, Problem
+from quorate.problems import REFUSED_LOGIN, BadArgument, Problem
 from quorate.surfaces.compat.declaration import Tool
 from quorate.surfaces.compat.execution import ChangeResult
 
@@ -37,7 +37,7 @@ def change_answer(done: ChangeResult, **about: Any) -> dict[str, Any]:
 def error(_: Tool, problem: Problem) -> dict[str, Any]:
     """`details` is what was done before it failed."""
     steps, message = problem.facts.get("steps"), str(problem)
-    if f"did not let {ACCOUNT} in" in message:  # an infrastructure plan says so as the reason of its own problem
+    if problem.facts.get(REFUSED_LOGIN) == ACCOUNT:
         message += f" {NO_ACCOUNT}"
     return {"status": "error", "message": message, **({"details": steps} if steps else {})}
 
