@@ -38,7 +38,7 @@ class Smoke:
         self._settings = settings
         self._clock = clock
         self._say = say
-        self._exchange = Exchange(Caller("quorate smoke", "cli"), None, ask)
+        self._exchange = Exchange(Caller("quorate smoke", "cli", exposure=tools.exposure), None, ask)
 
     async def run(self) -> bool:
         """Whether every step succeeded. Created guests are removed in any case."""

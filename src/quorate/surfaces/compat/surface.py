@@ -30,7 +30,8 @@ class CompatSurface:
     def __init__(self, system: System, pipeline: Pipeline, settings: CompatSettings) -> None:
         self._system = system
         self.pipeline = pipeline
-        self._caller = Caller(exposure=Exposure(ToolsetChoice.ALL_BY_DEFAULT, system.opt_in or ""))
+        self.exposure = Exposure(ToolsetChoice.ALL_BY_DEFAULT, system.opt_in or "")
+        self._caller = Caller(exposure=self.exposure)
         self._settings = settings
         self._translator = AdviceTranslator(system)
         self._tools = {tool.name: self._with_plan_token(tool) for tool in system.tools.values()}
@@ -67,7 +68,7 @@ class CompatSurface:
         return self.pipeline.gate(self._caller).access
 
     async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
-        exchange = exchange.with_exposure(self._caller.exposure)
+        exchange = exchange.with_exposure(self.exposure)
         tool = self._find(name)
         call: ToolCall | None = None
         try:
