@@ -9,14 +9,12 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from quorate.homelab import vault
 from quorate.state import passphrase
-from tests.rigs.quick_state import QuickStateLoop
 
 # The duration of examples depends on the machine, not on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -123,9 +121,9 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
+def anyio_backend() -> str:
     """For the whole session, so that the tests of a module can share an asynchronous fixture."""
-    return "asyncio", {"loop_factory": QuickStateLoop}
+    return "asyncio"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -133,10 +133,6 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings.
 
-    All toolsets are on unless `toolsets` says otherwise, because tests use tools of several toolsets to look at what a
-    change did. No tool is listed or described until a test lists the tools, so that one toolset alone would save only
-    a twentieth of a start.
-
     Requests reach the cluster over HTTPS where that can make a difference (see Shortcut), and with `limits` always.
     With `in_memory` they never do, and time passes while one waits, for sweeps of many calls.
     """

@@ -38,9 +38,3 @@ async def replica(anyio_backend: str, location: str, clock: HandClock) -> AsyncI
     """Another server on the same state."""
     async with open_store(location, clock=clock) as opened:
         yield opened
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """With threads, as the product uses them."""
-    return "asyncio"
