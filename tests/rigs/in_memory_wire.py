@@ -1,4 +1,4 @@
-"""Sessions for the PVE client that hand each request to the simulated cluster in memory.
+"""A session for the PVE client that hands each request to the simulated cluster in memory.
 
 The client encodes every request as for TLS, and the simulator reads the same target and body. Only the sockets are
 missing, which are most of the cost of a call.
@@ -6,9 +6,8 @@ missing, which are most of the cost of a call.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +15,6 @@ import aiohttp
 import yarl
 from aiohttp import web
 from multidict import CIMultiDict
-
-from quorate.app import App
-from quorate.pve.client import PveClient
-from quorate.pve.connection import Trust
-from quorate.sim.simulator import SimulatedCluster
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
@@ -68,65 +62,6 @@ class Wire:
 
     def writes(self, since: int = 0) -> list[Sent]:
         return [one for one in self.sent[since:] if one.method != "GET"]
-
-
-class Shortcut:
-    """A session that leaves out the sockets while they make no difference.
-
-    What a fault, a closed address or a console does to a connection reaches the client over HTTPS.
-    """
-
-    def __init__(self, client: PveClient, sims: Sequence[SimulatedCluster]) -> None:
-        self._client = client
-        self._sims = sims
-        self._https: aiohttp.ClientSession | None = None
-
-    def request(
-        self, method: str, url: yarl.URL, *, data: bytes | None, headers: Mapping[str, str], **more: Any
-    ) -> AbstractAsyncContextManager[Any]:
-        handler = self._handler(url)
-        if handler is None:
-            return self._sockets().request(method, url, data=data, headers=headers, **more)
-        return _exchange(handler, Request(method, url.raw_path_qs, headers, data or b""))
-
-    def post(self, *given: Any, **more: Any) -> AbstractAsyncContextManager[Any]:
-        return self._sockets().post(*given, **more)
-
-    def ws_connect(self, *given: Any, **more: Any) -> Any:
-        return self._sockets().ws_connect(*given, **more)
-
-    async def close(self) -> None:
-        if self._https is not None:
-            await self._https.close()
-
-    def _handler(self, url: yarl.URL) -> Handler | None:
-        for sim in self._sims:
-            for listener in sim._listeners:
-                if listener._port == url.port and listener._socket is not None:
-                    return listener._handler if sim.faults.is_empty else None
-        return None
-
-    def _sockets(self) -> aiohttp.ClientSession:
-        if self._https is None:
-            self._client._session = None
-            self._https = self._client._open()
-            self._client._session = self  # type: ignore[assignment]
-        return self._https
-
-
-def take_shortcut(app: App, *sims: SimulatedCluster) -> None:
-    """Let an app reach these clusters by a Shortcut, unless it trusts other certificates than theirs."""
-    trusted = {Trust(ca_file=sim.ca_file) for sim in sims}
-    for site in app.pipeline.sites:
-        client = site.cluster.client
-        if client._connection.trust in trusted:
-            client._session = Shortcut(client, sims)  # type: ignore[assignment]
-
-
-@asynccontextmanager
-async def _exchange(handler: Handler, request: Request) -> AsyncIterator[_Response]:
-    """A server finishes what it has begun, even if the client has left."""
-    yield _Response(await asyncio.shield(asyncio.ensure_future(handler(request))))
 
 
 class _Response:

@@ -1,4 +1,4 @@
-"""Quorate behind an MCP client and in front of a simulated cluster, all on one manual clock."""
+"""Quorate behind an MCP client and in front of a simulated cluster over real HTTPS, all on one manual clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quorate.sim.simulator import SimulatedCluster
 from quorate.state.entries import fold
 from quorate.surfaces.server import Server
 from tests.rigs.certificates import shared_identity
-from tests.rigs.in_memory_wire import Handler, Wire, take_shortcut
+from tests.rigs.in_memory_wire import Handler, Wire
 
 _TURNS = 1000
 """Turns of the event loop within which a request that waits for nothing is answered."""
@@ -133,8 +133,10 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings.
 
-    Requests reach the cluster over HTTPS where that can make a difference (see Shortcut), and with `limits` always.
-    With `in_memory` they never do, and time passes while one waits, for sweeps of many calls.
+    All toolsets are on unless `toolsets` says otherwise, because tests look at the effect of a change with tools of
+    other toolsets. Nothing is listed until a test lists the tools, so this costs a twentieth of a start.
+
+    With `in_memory`, requests reach the cluster without sockets and TLS, for sweeps of many calls.
     """
     clock = ManualClock()
     async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, "identity": shared_identity, **simulator}) as sim:
@@ -155,8 +157,6 @@ async def rig(
         app = build(settings, clock=DrivenTime(clock))
         if in_memory:
             _leave_out_sockets(app, sim, clock)
-        elif limits is None:
-            take_shortcut(app, sim)
         try:
             async with Client(app.server(), mode=mode, elicitation_callback=elicitation) as client:
                 yield Rig(sim, app, client, audit_file)
@@ -208,8 +208,6 @@ async def second_server(
     app = build(settings, clock=DrivenTime(quorate.clock))
     if in_memory:
         _leave_out_sockets(app, quorate.sim, quorate.clock)
-    else:
-        take_shortcut(app, quorate.sim)
     try:
         async with Client(app.server()) as client:
             yield Rig(quorate.sim, app, client, audit_file)

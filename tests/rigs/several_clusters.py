@@ -18,7 +18,6 @@ from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
 from quorate.sim.world import World
 from tests.rigs.certificates import shared_identity
-from tests.rigs.in_memory_wire import take_shortcut
 from tests.rigs.mcp_session import DrivenTime, Rig
 
 PATIENCE = Limits(request_seconds=2, total_seconds=3)
@@ -85,7 +84,6 @@ async def several_clusters(
             **{"toolsets": ("all",), **(more or {})},
         )
         app = build(settings, clock=DrivenTime(clock))
-        take_shortcut(app, *sims.values())
         stack.push_async_callback(app.close)
         client = await stack.enter_async_context(Client(app.server()))
         yield SeveralClusters(next(iter(sims.values())), app, client, settings.audit_file, sims=sims)
