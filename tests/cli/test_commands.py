@@ -223,3 +223,9 @@ def test_a_fault_that_does_not_exist_is_a_usage_error(tmp_path):
     assert ended.returncode == 2
     assert "earthquake" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_fault_with_a_part_missing_is_refused_with_how_it_is_written(tmp_path):
+    ended = run("sim", "--fault", "locked:102", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "is written: locked:VMID:LOCK, such as locked:102:backup" in " ".join(ended.stderr.split())

@@ -18,6 +18,23 @@ from quorate.sim.http.refusals import existing
 from quorate.sim.world import Node, World
 
 _REQUEST_SUFFIX = re.compile(r":(GET|POST|PUT|DELETE|\*):(/.*|\*)$")
+_FORMS = {
+    "latency": (r"\d+(\.\d+)?", "latency:SECONDS"),
+    "drop": ("before|after|mid", "drop:before, drop:after or drop:mid"),
+    "595": ("", "595"),
+    "596": ("(after)?", "596 or 596:after"),
+    "401": ("", "401"),
+    "403": ("", "403"),
+    "500": (".+", "500:TEXT"),
+    "501": ("", "501"),
+    "garbage": ("json|html", "garbage:json or garbage:html"),
+    "null": (r"\w+", "null:FIELD"),
+    "task-fails": (r"[\w*-]+:.+", "task-fails:TYPE:TEXT, with * for every type"),
+    "locked": (r"\d+:[a-z-]+", "locked:VMID:LOCK, such as locked:102:backup"),
+    "node-offline": (".+", "node-offline:NODE"),
+    "no-quorum": ("", "no-quorum"),
+}
+"""Each kind of fault: the pattern of its argument, and how the whole is written."""
 _PROXY_REASONS = {595: "No route to host", 596: "Connection timed out"}
 
 
@@ -155,26 +172,11 @@ def parse_fault(text: str) -> Fault:
 
 
 def _check(fault: Fault, text: str) -> None:
-    well_formed = {
-        "latency": r"\d+(\.\d+)?",
-        "drop": "before|after|mid",
-        "595": "",
-        "596": "(after)?",
-        "401": "",
-        "403": "",
-        "500": ".+",
-        "501": "",
-        "garbage": "json|html",
-        "null": r"\w+",
-        "task-fails": r"[\w*-]+:.+",
-        "locked": r"\d+:[a-z-]+",
-        "node-offline": ".+",
-        "no-quorum": "",
-    }
-    if fault.kind not in well_formed:
-        raise ValueError(f"unknown fault '{text}'; there are {', '.join(well_formed)}")
-    if not re.fullmatch(well_formed[fault.kind], fault.argument, re.DOTALL):
-        raise ValueError(f"'{text}' is not how the fault {fault.kind} is written")
+    if fault.kind not in _FORMS:
+        raise ValueError(f"unknown fault '{text}'; there are {', '.join(_FORMS)}")
+    pattern, written = _FORMS[fault.kind]
+    if not re.fullmatch(pattern, fault.argument, re.DOTALL):
+        raise ValueError(f"'{text}' is not how the fault {fault.kind} is written: {written}")
 
 
 def _plain(row: Any) -> Any:

@@ -62,6 +62,7 @@ async def test_a_secret_lost_with_the_answer_is_admitted(tmp_path):
 async def test_what_a_token_cannot_be_is_explained(tmp_path):
     async with rig(tmp_path) as quorate:
         assert "user@realm!name" in await quorate.refusal("token_create", token="alice@pve")
+        assert "at least two" in await quorate.refusal("token_create", token="alice@pve!t")
         assert "There is no user" in await quorate.refusal("token_create", token="nobody@pve!x1")
         text = await quorate.refusal("token_create", token="alice@pve!none", regenerate=True)
         assert "There is no token" in text

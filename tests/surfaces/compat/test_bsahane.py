@@ -257,6 +257,9 @@ async def test_a_guest_of_the_other_kind_is_not_taken(tmp_path):
         assert "There is no guest grafana on node pve1" in await refused(
             quorate, "proxmox-start-lxc", name="grafana", node="pve1"
         )
+        both = {"vmid": 102, "name": "docker02"}
+        text = await refused(quorate, "proxmox-create-snapshot", **both, snapname="ok1", confirm=True)
+        assert "Guest 102 is docker01, not docker02. Give only one of vmid and name" in text
         assert "proxmox-start-vm needs a guest. Give vmid or name" in await refused(quorate, "proxmox-start-vm")
 
 
@@ -306,6 +309,13 @@ async def test_what_asks_for_confirm_does_nothing_without_it(tmp_path):
         assert not quorate.audit()
 
 
+async def test_what_lacks_confirm_is_not_blamed_on_the_access_level(tmp_path):
+    async with surface(tmp_path, SYSTEM, access=Access.OPERATE) as quorate:
+        text = await refused(quorate, "proxmox-delete-vm", name="router")
+        assert text.endswith("Ask the person you work for; if they agree, call again with confirm=true.")
+        assert "--access" not in text
+
+
 async def test_at_access_read_every_change_is_refused_and_says_what_the_operator_has_to_set(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
         for row in WRITES:
@@ -315,7 +325,7 @@ async def test_at_access_read_every_change_is_refused_and_says_what_the_operator
             assert f"{row.tool} is refused at access level read" in text
             assert "starting Quorate with --access" in text
         text = await refused(quorate, "proxmox-delete-vm", vmid=107, confirm=True)
-        assert "--access admin and --approval ask, token or none" in text
+        assert text.endswith("Only the operator can change that, by starting Quorate with --access admin.")
         text = await refused(quorate, EXEC, vmid=102, command="true")
         assert f"{EXEC} is refused at access level read" in text
 

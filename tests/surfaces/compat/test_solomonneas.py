@@ -272,6 +272,7 @@ async def test_looking_inside_needs_confirm_and_more_than_access_read(tmp_path):
             text = await refused(quorate, tried.tool, **tried.given)
             assert f"{tried.tool} is refused at access level read" in text
             assert "starting Quorate with --access operate or admin, or with PROXMOX_ENABLE_DESTRUCTIVE" in text
+            assert "and neither --access nor --approval." in text
 
 
 @pytest.mark.parametrize("row", WRITES, ids=[row.tool for row in WRITES])
@@ -403,7 +404,7 @@ async def test_the_opt_in_never_loosens_what_the_operator_has_chosen(tmp_path):
     async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN, access=Access.OPERATE) as quorate:
         text = await refused(quorate, "proxmox_force_stop_resource", vmid=104, **SURE)
         assert "proxmox_force_stop_resource is refused at access level operate" in text
-        assert "--access admin and --approval ask, token or none" in text
+        assert "by starting Quorate with --access admin." in text
     async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN, approval=Approval.ASK) as quorate:
         text = await refused(quorate, "proxmox_force_stop_resource", vmid=104, **SURE)
         assert "waits for an operator's approval" in text

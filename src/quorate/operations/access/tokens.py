@@ -32,7 +32,11 @@ async def token_create(
     """Create an API token. The answer shows its secret once."""
     parts = TOKEN_ID.fullmatch(token)
     if parts is None:
-        raise BadArgument(f"{token!r} is not a token id", next_step="Write user@realm!name, such as alice@pve!backup")
+        raise BadArgument(
+            f"{token!r} is not a token id",
+            why="The realm and the name start with a letter and have at least two letters, digits, '.', '-' or '_'",
+            next_step="Write user@realm!name, such as alice@pve!backup",
+        )
     known = await users(pve)
     if parts["user"] not in known:
         raise unknown("user", parts["user"], known)

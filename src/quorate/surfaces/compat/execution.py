@@ -208,13 +208,20 @@ class ToolCall:
         async with self._inventory() as inventory:
             if vmid is None:
                 inventory.distrust_names()
+            candidates = await inventory.candidates(str(name) if vmid is None else vmid)
             rows = [
                 await inventory.fresh_guest(row.vmid) if fresh else row
-                for row in await inventory.candidates(str(name) if vmid is None else vmid)
+                for row in candidates
                 if vmid in (None, row.vmid) and (not name or row.name == name) and node in (None, row.node)
             ]
             called = " ".join(str(one) for one in (vmid, name) if one) + (f" on node {node}" if node else "")
             if not rows:
+                actual = next((row.name for row in candidates if row.vmid == vmid), "")
+                if name and actual not in ("", name):
+                    raise GuestNotFound(
+                        f"Guest {vmid} is {actual}, not {name}",
+                        next_step="Give only one of vmid and name, or the two of the same guest",
+                    )
                 absence = await inventory.absence(str(name) if vmid is None else vmid)
                 raise GuestNotFound(f"There is no guest {called}", why=absence.why, next_step=absence.advice)
         if len(rows) > 1:

@@ -21,7 +21,7 @@ from quorate.surfaces.compat.advice import AdviceTranslator
 from quorate.surfaces.compat.arguments import decode_arguments
 from quorate.surfaces.compat.declaration import DRY_RUN, PLAN_TOKEN, System, Tool
 from quorate.surfaces.compat.execution import CompatSettings, ToolCall
-from quorate.surfaces.compat.gates import OptInMissing
+from quorate.surfaces.compat.gates import ConfirmationMissing, OptInMissing
 from quorate.surfaces.native import hints
 from quorate.surfaces.surface import image
 
@@ -89,18 +89,18 @@ class CompatSurface:
 
     def _translate(self, tool: Tool, problem: Problem, guest_type: str | None) -> Problem:
         needed = NEEDED[tool.risk]
-        lacks_opt_in = isinstance(problem, OptInMissing)  # says what to set
-        if isinstance(problem, Refused) and not lacks_opt_in and not self._access.allows(needed):
+        says_what_to_do = isinstance(problem, (ConfirmationMissing, OptInMissing))
+        if isinstance(problem, Refused) and not says_what_to_do and not self._access.allows(needed):
             problem.next_step = f"Only the operator can change that, by starting Quorate with {self._options(needed)}"
         problem.translate(self._translator.naming(tool, guest_type))
         return problem
 
     def _options(self, needed: Access) -> str:
         opt_in = self._system.opt_in
-        own = f", or with {opt_in} and neither of them" if opt_in and opt_in not in self._settings.opt_ins else ""
-        if needed is not Access.ADMIN:
-            return f"--access {needed.value} or admin{own}"
-        return f"--access admin and --approval ask, token or none{own}"
+        offered = opt_in and opt_in not in self._settings.opt_ins
+        own = f", or with {opt_in} and neither --access nor --approval" if offered else ""
+        levels = "admin" if needed is Access.ADMIN else f"{needed.value} or admin"
+        return f"--access {levels}{own}"
 
     def _report(self, tool: Tool, problem: Problem) -> CallToolResult:
         if self._system.error is None:
