@@ -7,6 +7,7 @@ import pytest
 
 from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, OMITTED, TASK_WAIT, Advice, either, see
 from quorate.operations.registry import operations
+from quorate.pve.lookup import Resource
 from quorate.surfaces import compat
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.advice import AdviceTranslator
@@ -30,7 +31,8 @@ def named_in(text):
 
 def advise(name, tool, advice, guest_type=None):
     """The advice as the caller of a tool reads it."""
-    return advice.render(AdviceTranslator(system(name)).naming(system(name).tools[tool], guest_type))
+    guest = Resource(guest_type, f"{guest_type}/105", "pve3", vmid=105) if guest_type else None
+    return advice.render(AdviceTranslator(system(name)).naming(system(name).tools[tool], guest))
 
 
 @pytest.mark.thorough
@@ -104,6 +106,14 @@ def test_a_tool_for_either_type_leads_to_the_tools_for_the_type_of_its_guest():
     assert advise("bsahane", "proxmox-guest-exec", start, "lxc") == "Start it: proxmox-start-lxc"
 
 
+def test_a_tool_that_needs_a_node_is_named_with_that_of_the_guest_and_of_no_other():
+    start, other = (Advice("Start it", GUEST_POWER(guest=vmid, action="start")) for vmid in (105, 106))
+    called = ("gilby125", "proxmox_delete_vm")
+    assert advise(*called, start, "qemu") == "Start it: proxmox_start_vm node=pve3 vmid=105"
+    assert advise(*called, other, "qemu") == "Start it: proxmox_start_vm vmid=106"
+    assert advise("bsahane", "proxmox-delete-vm", start, "qemu") == "Start it: proxmox-start-vm vmid=105"
+
+
 def test_a_tool_that_has_just_been_called_is_no_advice_and_nothing_is_to_be_listed_without_one():
     assert advise("solomonneas", "proxmox_service_status", see("List the services", GUEST_SERVICE)) == ""
     again = Advice("Look at another", GUEST_SERVICE(service="ssh"))
@@ -174,7 +184,9 @@ LED_TO = [
      ["Choose another name"], [" out"]),
     ("bsahane", "proxmox-vm-metrics", {"vmid": 108, "timeframe": "age"}, ["hour, day, week"], ["See "]),
     ("gilby125", "proxmox_execute_vm_command", {"node": "pve1", "vmid": "108", "command": "id"},
-     ["proxmox_start_vm vmid=108"], ["_lxc"]),
+     ["proxmox_start_vm node=pve1 vmid=108"], ["_lxc"]),
+    ("gilby125", "proxmox_delete_vm", {"node": "pve1", "vmid": "100"},
+     ["proxmox_shutdown_vm node=pve1 vmid=100"], ["_lxc"]),
     ("gilby125", "proxmox_create_snapshot_lxc", {"node": "pve1", "vmid": "200", "snapname": "1 1"},
      ["Choose another"], [" out"]),
     ("gilby125", "proxmox_add_disk_vm",

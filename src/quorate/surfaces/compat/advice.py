@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quorate.hints import OMITTED, ArgumentHint, CalledTool, Hint, Naming, ToolHint, resolve
+from quorate.pve.lookup import Resource
 from quorate.surfaces.compat.declaration import System, Tool
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -43,26 +44,26 @@ class AdviceTranslator:
         self._arguments = system.arguments
         self._tools = [(tool, call) for tool in system.tools.values() for call in tool.native_calls]
 
-    def translate(self, facts: Mapping[str, Any], tool: Tool, guest_type: str | None = None) -> dict[str, Any]:
+    def translate(self, facts: Mapping[str, Any], tool: Tool, guest: Resource | None = None) -> dict[str, Any]:
         """An answer with its advice in this server's words; advice that nobody can follow here is left out."""
-        translated: dict[str, Any] = resolve(facts, self.naming(tool, guest_type))
+        translated: dict[str, Any] = resolve(facts, self.naming(tool, guest))
         return translated
 
-    def naming(self, tool: Tool | None = None, guest_type: str | None = None) -> Naming:
-        """How hints are written for the caller of `tool`, which was about a guest of this type."""
+    def naming(self, tool: Tool | None = None, guest: Resource | None = None) -> Naming:
+        """How hints are written for the caller of `tool`, which was about this guest."""
 
         def name(hint: Hint) -> str | None:
             if isinstance(hint, ToolHint):
-                return self._name_call(hint, tool, guest_type)
+                return self._name_call(hint, tool, guest)
             if tool is None:
                 return str(hint)
             return tool.name if isinstance(hint, CalledTool) else self._name_argument(hint, tool)
 
         return name
 
-    def _name_call(self, hint: ToolHint, tool: Tool | None, guest_type: str | None) -> str | None:
+    def _name_call(self, hint: ToolHint, tool: Tool | None, guest: Resource | None) -> str | None:
         """The call that does the same here, or several that might; never one for the other type of guest."""
-        kind = guest_type or (_type_of(tool) if tool else None)
+        kind = guest.type if guest else _type_of(tool) if tool else None
         known = [
             (one, native)
             for one, native in self._tools
@@ -76,16 +77,20 @@ class AdviceTranslator:
         fitting = fitting or [(one, native) for one, native in known if not one.changes and not given]
         if not fitting:
             instead = INSTEAD.get(hint.tool)
-            return self._name_call(ToolHint(instead, hint.arguments), tool, guest_type) if instead else None
+            return self._name_call(ToolHint(instead, hint.arguments), tool, guest) if instead else None
         most = max(len(native.arguments) for _, native in fitting)
+        # Some tools need the node of a guest, which ours find.
+        where = {"node": guest.node} if guest and given.get("guest") == str(guest.vmid) and "node" not in given else {}
         calls = [
-            self._spell_call(one, {name: value for name, value in given.items() if name not in native.arguments})
+            self._spell_call(one, where, {name: value for name, value in given.items() if name not in native.arguments})
             for one, native in fitting
             if len(native.arguments) == most
         ]
         return " or ".join(dict.fromkeys(calls))
 
-    def _spell_call(self, tool: Tool, given: Mapping[str, str]) -> str:
+    def _spell_call(self, tool: Tool, where: Mapping[str, str], given: Mapping[str, str]) -> str:
+        if any(one.required and one.name in where for one in tool.accepted):
+            given = {**where, **given}
         parts = (f"{theirs}={value}" for name, value in given.items() if (theirs := self._find_argument(tool, name)))
         return " ".join([tool.name, *parts])
 

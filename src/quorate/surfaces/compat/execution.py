@@ -116,8 +116,8 @@ class ToolCall:
         self.pictures: tuple[bytes, ...] = ()
         self.remarks: list[str] = []
         """What the caller should know in addition to the answer."""
-        self.guest_type: str | None = None
-        """qemu or lxc, once it is known which guest the call is about."""
+        self.subject: Resource | None = None
+        """The guest that the call is about, once it is known."""
         self._declared = tool
         self._translator = translator
         self._pipeline = pipeline
@@ -234,7 +234,7 @@ class ToolCall:
         if type is not None and row.type != type:
             kinds = {"qemu": "VM", "lxc": "container"}
             raise BadArgument(f"{called} is a {kinds[row.type]}", why=f"{self.tool} is for {kinds[type]}s only")
-        self.guest_type = row.type
+        self.subject = row
         name = self._pipeline.sanitize(row.name)
         return LocatedGuest(row.vmid, name, row.type, row.node, "template" if row.template else row.status)
 
@@ -338,18 +338,17 @@ class ToolCall:
         try:
             result = await self._pipeline.run(operation, given, exchange or self._exchange)
         except Problem:
-            await self._find_type(arguments.get("guest"))
+            await self._find_subject(arguments.get("guest"))
             raise
         self.pictures += result.pictures
         return result
 
-    async def _find_type(self, vmid: Any) -> None:
-        """Find the type of the guest, so that advice names no tool for the other type."""
-        if self.guest_type is None and isinstance(vmid, int):
+    async def _find_subject(self, vmid: Any) -> None:
+        """Find the guest, so that advice names its node, and no tool for the other type."""
+        if self.subject is None and isinstance(vmid, int):
             with suppress(Problem):
                 async with self._inventory() as inventory:
-                    row = (await inventory.view()).by_vmid.get(vmid)
-                    self.guest_type = row.type if row else None
+                    self.subject = (await inventory.view()).by_vmid.get(vmid)
 
     def _objects(self, table: Table) -> list[dict[str, Any]]:
         """Rows as objects without their empty cells, as PVE writes them."""
@@ -357,7 +356,7 @@ class ToolCall:
         return [self._translate({name: value for name, value in row if value is not None}) for row in rows]
 
     def _translate(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        return self._translator.translate(facts, self._declared, self.guest_type)
+        return self._translator.translate(facts, self._declared, self.subject)
 
     async def _require_one(self, host: str) -> None:
         """The tools of other systems name one host; a label or `all` would make them act on several."""

@@ -16,6 +16,7 @@ from quorate.operations.registry import NEEDED
 from quorate.pipeline.caller import Caller, Exchange, Exposure, ToolsetChoice
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, Problem, Refused
+from quorate.pve.lookup import Resource
 from quorate.suggestions import suggest_tool
 from quorate.surfaces.compat.advice import AdviceTranslator
 from quorate.surfaces.compat.arguments import decode_arguments
@@ -76,7 +77,7 @@ class CompatSurface:
             call = ToolCall(tool, decoded, self.pipeline, exchange, self._settings, self._translator)
             answer = await tool.recipe(call)
         except Problem as problem:
-            return self._report(tool, self._translate(tool, problem, call.guest_type if call else None))
+            return self._report(tool, self._translate(tool, problem, call.subject if call else None))
         return _tool_result(answer, call.pictures, remarks=[*remarks, *call.remarks])
 
     def _find(self, name: str) -> Tool:
@@ -87,12 +88,12 @@ class CompatSurface:
 
     # -- problems in that server's words ---------------------------------------------------------------------------
 
-    def _translate(self, tool: Tool, problem: Problem, guest_type: str | None) -> Problem:
+    def _translate(self, tool: Tool, problem: Problem, guest: Resource | None) -> Problem:
         needed = NEEDED[tool.risk]
         says_what_to_do = isinstance(problem, (ConfirmationMissing, OptInMissing))
         if isinstance(problem, Refused) and not says_what_to_do and not self._access.allows(needed):
             problem.next_step = f"Only the operator can change that, by starting Quorate with {self._options(needed)}"
-        problem.translate(self._translator.naming(tool, guest_type))
+        problem.translate(self._translator.naming(tool, guest))
         return problem
 
     def _options(self, needed: Access) -> str:
