@@ -4,7 +4,7 @@ import pytest
 
 from quorate.config import Access
 from quorate.sim.storage.backup_jobs import BackupJobs
-from tests.rigs.mcp_session import rig
+from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
 
@@ -201,3 +201,42 @@ async def test_the_product_and_pve_agree_on_what_is_not_backed_up(tmp_path):
         answer = await quorate.app.cluster.get("/cluster/backup-info/not-backed-up")
         rows = await quorate.rows("backup_coverage", limit=200)
         assert {row["vmid"] for row in rows if "no job" in row["trouble"]} == {row["vmid"] for row in answer}
+
+
+async def test_hidden_backups_are_not_called_missing(tmp_path):
+    async with (
+        rig(tmp_path) as quorate,
+        second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob,
+    ):
+        for tool in ("backup_list", "backup_coverage"):
+            assert "hidden" not in await quorate.facts(tool)
+            assert (await bob.facts(tool))["hidden"] == [
+                (
+                    "Backups on local, nas, pbs are hidden: that needs Datastore.AllocateSpace on "
+                    "/storage/local, /storage/nas, /storage/pbs, and VM.Backup on /vms"
+                )
+            ]
+        facts = await bob.facts("backup_coverage")
+        assert facts["without_backup"] == 0
+        assert facts["no_backup_seen"] == len(facts["rows"])
+        assert {row[-1] for row in facts["rows"]} == {"no job, no backup seen"}
+
+
+async def test_backups_of_guests_that_may_not_be_backed_up_are_hidden_too(tmp_path):
+    async with (
+        rig(tmp_path) as quorate,
+        second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob,
+    ):
+        access = quorate.sim.world.access
+        for holder in ("bob@pve", "bob@pve!monitor"):
+            access.grant("/storage", "PVEDatastoreUser", holder)
+            access.grant("/vms/100", "PVEVMAdmin", holder)
+            access.grant("/vms/102", "PVEVMAdmin", holder)
+        rows = {row["vmid"]: row for row in await bob.rows("backup_coverage", all=True)}
+        assert rows[100]["trouble"] == "no job, no backup"
+        assert rows[101]["trouble"] == "no job, no backup seen"
+        assert rows[102]["backups"] == 2
+        assert (await bob.facts("backup_list", guest=103))["hidden"] == [
+            "Backups of 1 guest are hidden: that needs VM.Backup on /vms"
+        ]
+        assert "hidden" not in await bob.facts("backup_list", guest=100)

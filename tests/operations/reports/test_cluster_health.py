@@ -144,7 +144,12 @@ async def test_backups_that_are_hidden_from_us_are_not_called_missing(tmp_path):
         _, found = await findings(bob)
         backups = [each for each in found if each["area"] == "backups"]
         assert {each["severity"] for each in backups} == {"unchecked"}
-        assert all("needs Datastore.AllocateSpace on /storage/" in each["finding"] for each in backups)
+        assert [each["finding"] for each in backups] == [
+            (
+                "Backups on local, nas, pbs are hidden: that needs Datastore.AllocateSpace on "
+                "/storage/local, /storage/nas, /storage/pbs, and VM.Backup on /vms"
+            )
+        ]
         quorate.sim.world.access.grant("/", "PVEDatastoreUser", "bob@pve")
         quorate.sim.world.access.grant("/", "PVEDatastoreUser", "bob@pve!monitor")
         quorate.sim.world.access.invalidate_cache()
@@ -165,7 +170,9 @@ async def test_a_missing_privilege_is_a_finding_with_the_command_that_grants_it(
         updates = [each for each in found if each["area"] == "updates"]
         assert [each["severity"] for each in updates] == ["unchecked"]
         assert "pve1, pve2, pve3" in updates[0]["finding"]
-        assert "pveum" in updates[0]["finding"]
+        assert "pveum acl modify /nodes --roles Quorate-nodes --users 'bob@pve'" in updates[0]["finding"]
+        assert "--privs 'Datastore.Audit" in updates[0]["finding"], "what is inherited is included"
+        assert "replaces" not in updates[0]["finding"]
         assert "not everything could be checked" in facts["verdict"]
 
 

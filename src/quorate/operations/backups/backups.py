@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from quorate.hints import BACKUP_LIST, STORAGE_LIST, Advice, see
 from quorate.operations import stored_volumes
+from quorate.operations.hidden_backups import describe_hidden_backups, hidden_guests, storage_visibility
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
@@ -60,10 +61,22 @@ async def backup_list(
     known = {row.vmid: row.name for row in await pve.inventory.guests()}
     now = pve.clock.time()
     table = page(COLUMNS, (_row(backup, known, now) for backup in found), limit=limit, offset=offset)
-    table.facts = totals(found, trouble)
+    seen = {backup.vmid for backup in found}
+    hidden = await _find_hidden_backups(
+        pve, names(storage), node, [one for one in (known if vmid is None else [vmid]) if one not in seen]
+    )
+    table.facts = totals(found, trouble) | ({"hidden": hidden} if hidden else {})
     if table.next_offset is not None:
         table.note = "narrow with guest, storage or node"
     return table
+
+
+async def _find_hidden_backups(
+    pve: Cluster, storages: list[str] | None, node: str | None, unseen: list[int]
+) -> list[str]:
+    places = await stored_volumes.places(pve, storages=storages, node=node, content=["backup"])
+    visibility = await storage_visibility(pve, (place.storage for place in places))
+    return describe_hidden_backups(visibility.hidden, await hidden_guests(pve, unseen) if visibility.by_guest else ())
 
 
 def _row(backup: StoredVolume, known: dict[int, str], now: float) -> list[Any]:

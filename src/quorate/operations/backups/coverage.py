@@ -11,6 +11,7 @@ from msgspec import Meta
 from quorate.operations import stored_volumes
 from quorate.operations.backup_proofs import last_proofs
 from quorate.operations.backups.jobs import guests_of, is_enabled, read_jobs
+from quorate.operations.hidden_backups import describe_hidden_backups, hidden_guests, storage_visibility
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.stored_volumes import StoredVolume
 from quorate.operations.units import duration
@@ -29,7 +30,7 @@ class Coverage:
     jobs: tuple[str, ...]
     backups: tuple[StoredVolume, ...]
     looked_everywhere: bool
-    """Whether every storage could be read, so that what was not found is not there."""
+    """Whether every storage could be read and hides no backups of it, so that what was not found is not there."""
 
     def trouble(self, now: float, days: float) -> str:
         said = [] if self.jobs else ["no job"]
@@ -40,8 +41,8 @@ class Coverage:
         return ", ".join(said)
 
 
-async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
-    """Every guest with its jobs and backups, and the storages that could not be read."""
+async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str], list[str]]:
+    """Every guest with its jobs and backups, the storages that could not be read, and which backups are hidden."""
     guests = sorted(await pve.inventory.guests(), key=lambda row: row.vmid)
     covered: dict[int, list[str]] = {}
     for job in await read_jobs(pve):
@@ -51,16 +52,20 @@ async def coverage(pve: Cluster) -> tuple[list[Coverage], list[str]]:
     held: dict[int, list[StoredVolume]] = {}
     for volume in sorted(volumes, key=lambda volume: -volume.ctime):
         held.setdefault(volume.vmid or 0, []).append(volume)
+    places = await stored_volumes.places(pve, content=["backup"])
+    visibility = await storage_visibility(pve, (place.storage for place in places))
+    unseen = (row.vmid for row in guests if row.vmid not in held)
+    hidden = await hidden_guests(pve, unseen) if visibility.by_guest else []
     rows = [
         Coverage(
             row,
             tuple(covered.get(row.vmid, ())),
             tuple(one for one in held.get(row.vmid, ()) if one.is_container == (row.kind == "ct")),
-            looked_everywhere=not trouble,
+            looked_everywhere=not trouble and not visibility.hidden and row.vmid not in hidden,
         )
         for row in guests
     ]
-    return rows, trouble
+    return rows, trouble, describe_hidden_backups(visibility.hidden, hidden)
 
 
 @operation(
@@ -78,18 +83,21 @@ async def backup_coverage(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Guests that no enabled backup job covers, or without a recent backup; and when a restore last proved one."""
-    rows, trouble = await coverage(pve)
+    rows, trouble, hidden = await coverage(pve)
     now = pve.clock.time()
     shown = [row for row in rows if all or row.trouble(now, max_days)]
     proofs = await last_proofs(pve)
     table = page(COLUMNS, (_row(row, now, max_days, proofs) for row in shown), limit=limit, offset=offset)
+    unsure = sum(not row.backups and not row.looked_everywhere for row in rows)
     table.facts = {
         "guests": len(rows),
         "without_job": sum(not row.jobs for row in rows),
-        "without_backup": sum(not row.backups for row in rows),
+        "without_backup": sum(not row.backups and row.looked_everywhere for row in rows),
+        **({"no_backup_seen": unsure} if unsure else {}),
         "never_proven": sum(row.guest.vmid not in proofs for row in rows),
         "in_trouble": sum(bool(row.trouble(now, max_days)) for row in rows),
         **({"not_read": trouble} if trouble else {}),
+        **({"hidden": hidden} if hidden else {}),
     }
     if trouble:
         table.note = "a backup may be on a storage that could not be read: see not_read"

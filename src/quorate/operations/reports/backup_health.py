@@ -16,7 +16,8 @@ from quorate.hints import (
     PERMISSION_AUDIT,
     SNAPSHOT_LIST,
 )
-from quorate.operations.reports.findings import Finding, count_of, names, pve_time, read_in_time, unchecked_finding
+from quorate.operations.hidden_backups import describe_hidden_backups, hidden_guests, storage_visibility
+from quorate.operations.reports.findings import Finding, count_of, explained_finding, names, pve_time, read_in_time
 from quorate.operations.reports.node_health import DAY
 from quorate.operations.units import duration
 from quorate.problems import Problem
@@ -25,7 +26,6 @@ from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 
 READS_AT_ONCE = 8
-REFUSALS_ASKED = 20
 GUESTS_READ = 500
 """How many guests are asked for their snapshots: each is a request of its own."""
 
@@ -40,12 +40,10 @@ async def backups(pve: Cluster, rows: list[Resource], days: int) -> list[Finding
     if seen.trouble and not seen.places:
         return found
     unseen = [row for row in guests if row.vmid not in seen.newest]
-    hidden = [] if seen.everything else await _with_hidden_backups(pve, unseen)
-    if hidden:
-        what = f"Backups of {count_of(len(hidden), 'guest', 'guests')} are hidden: that needs VM.Backup on /vms"
-        found.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
+    hidden = await hidden_guests(pve, (row.vmid for row in unseen)) if seen.by_guest else []
+    found += _hidden_findings(describe_hidden_backups(guests=hidden))
     as_far = " (as far as could be checked)" if seen.trouble else ""
-    visible = [row for row in guests if row not in hidden]
+    visible = [row for row in guests if row.vmid not in hidden]
     return found + missing_or_old(visible, seen.newest, pve_time(pve), days, as_far)
 
 
@@ -73,13 +71,8 @@ def _subjects(rows: list[Resource]) -> tuple[str, ...]:
     return tuple(f"guest {row.vmid}" for row in rows)
 
 
-async def _with_hidden_backups(pve: Cluster, guests: list[Resource]) -> list[Resource]:
-    """Guests whose backups PVE hides from these credentials; every refusal costs a request, so not all are asked."""
-    hidden: list[Resource] = []
-    for row in guests:
-        if len(hidden) >= REFUSALS_ASKED or not await pve.may(f"/vms/{row.vmid}", "VM.Backup"):
-            hidden.append(row)
-    return hidden
+def _hidden_findings(said: list[str]) -> list[Finding]:
+    return [Finding("unchecked", "backups", what, PERMISSION_AUDIT) for what in said]
 
 
 async def _without_job(pve: Cluster, guests: list[Resource]) -> list[Finding]:
@@ -87,7 +80,7 @@ async def _without_job(pve: Cluster, guests: list[Resource]) -> list[Finding]:
     try:
         listed = await pve.get("/cluster/backup-info/not-backed-up")
     except Problem as problem:
-        return [unchecked_finding("backups", problem, next_call, " which guests no backup job covers")]
+        return [await explained_finding(pve, "backups", problem, next_call, " which guests no backup job covers")]
     return without_job(guests, listed)
 
 
@@ -107,8 +100,8 @@ class _BackupSurvey:
 
     newest: dict[int, float] = field(default_factory=dict)
     places: int = 0
-    everything: bool = True
-    """Whether PVE shows all backups there, not only those of guests that these credentials may back up."""
+    by_guest: bool = False
+    """Whether PVE shows, on some storage, only backups of guests that these credentials may back up."""
     trouble: list[Finding] = field(default_factory=list)
 
 
@@ -117,31 +110,22 @@ async def _survey_backups(pve: Cluster, rows: list[Resource]) -> _BackupSurvey:
     for row in rows:
         if row.type == "storage" and row.status == "available" and "backup" in row.content.split(","):
             places.setdefault((row.storage, "" if row.shared else row.node), row)
-    seen = _BackupSurvey()
-    readable = [row for row in places.values() if await _may_see(pve, row.storage, seen)]
+    visibility = await storage_visibility(pve, (row.storage for row in places.values()))
+    seen = _BackupSurvey(
+        by_guest=visibility.by_guest, trouble=_hidden_findings(describe_hidden_backups(visibility.hidden))
+    )
+    readable = [row for row in places.values() if row.storage not in visibility.hidden]
     answers = await gather_bounded(READS_AT_ONCE, [partial(_read_backups, pve, row) for row in readable])
     for row, answer in zip(readable, answers, strict=True):
         if isinstance(answer, Problem):
             where = f" at storage {row.storage} on {row.node}"
-            seen.trouble.append(unchecked_finding("backups", answer, NODE_GET(node=row.node), where))
+            seen.trouble.append(await explained_finding(pve, "backups", answer, NODE_GET(node=row.node), where))
             continue
         seen.places += 1
         for volume in answer:
             vmid = int(volume.get("vmid") or 0)
             seen.newest[vmid] = max(seen.newest.get(vmid, 0.0), float(volume.get("ctime") or 0))
     return seen
-
-
-async def _may_see(pve: Cluster, storage: str, seen: _BackupSurvey) -> bool:
-    path = f"/storage/{storage}"
-    if await pve.may(path, "Datastore.Allocate"):
-        return True
-    seen.everything = False
-    if await pve.may(path, "Datastore.AllocateSpace"):
-        return True
-    what = f"Backups on {storage} are hidden: that needs Datastore.AllocateSpace on {path}"
-    seen.trouble.append(Finding("unchecked", "backups", what, PERMISSION_AUDIT))
-    return False
 
 
 async def _read_backups(pve: Cluster, row: Resource) -> Any:
@@ -174,7 +158,7 @@ async def old_snapshots(pve: Cluster, rows: list[Resource], days: int) -> list[F
     if failed:
         row, problem = failed[0]
         where = f" at the snapshots of {count_of(len(failed), 'guest', 'guests')}"
-        found.append(unchecked_finding("snapshots", problem, SNAPSHOT_LIST(guest=row.vmid), where))
+        found.append(await explained_finding(pve, "snapshots", problem, SNAPSHOT_LIST(guest=row.vmid), where))
     if len(guests) > len(asked):
         what = f"Snapshots of {len(guests) - len(asked)} guests were not checked; there are too many"
         found.append(Finding("unchecked", "snapshots", what, GUEST_LIST))

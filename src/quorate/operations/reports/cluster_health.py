@@ -65,7 +65,7 @@ async def cluster_health(
         "certificates": (NODE_LIST, node_health.certificates(pve, rows)),
         "ha": (HA_STATUS, _ha(pve)),
     }
-    found = await asyncio.gather(*(run_check(area, leads_on, look) for area, (leads_on, look) in checks.items()))
+    found = await asyncio.gather(*(run_check(pve, area, leads_on, look) for area, (leads_on, look) in checks.items()))
     findings = sorted((each for part in found for each in part), key=lambda each: SEVERITIES.index(each.severity))
     shown = [
         [each.severity, each.area, each.what, Advice("", each.next_call)] for each in findings[offset : offset + limit]

@@ -34,7 +34,7 @@ class Finding:
     """The guests or nodes that share it."""
 
 
-async def run_check(area: str, next_call: ToolHint, check: Awaitable[list[Finding]]) -> list[Finding]:
+async def run_check(pve: Cluster, area: str, next_call: ToolHint, check: Awaitable[list[Finding]]) -> list[Finding]:
     """What a check finds; a check that cannot be done is itself a finding and never hides the others."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
@@ -42,7 +42,7 @@ async def run_check(area: str, next_call: ToolHint, check: Awaitable[list[Findin
     except TimeoutError:
         return [Finding("unchecked", area, f"The check took longer than {CHECK_SECONDS:g} s", next_call)]
     except Problem as problem:
-        return [unchecked_finding(area, problem, next_call)]
+        return [await explained_finding(pve, area, problem, next_call)]
 
 
 async def read_in_time(read: Awaitable[Any]) -> Any:
@@ -59,6 +59,11 @@ def unchecked_finding(area: str, problem: Problem, next_call: ToolHint, where: s
     why = f" {problem.why}" if problem.why else ""
     grant = f" {problem.next_step}" if isinstance(problem, PermissionMissing) and problem.next_step else ""
     return Finding("unchecked", area, f"Could not look{where}: {problem.what}{why}{grant}", next_call)
+
+
+async def explained_finding(pve: Cluster, area: str, problem: Problem, next_call: ToolHint, where: str = "") -> Finding:
+    """The same, where PVE can be asked what is held: the command that grants the privilege then revokes nothing."""
+    return unchecked_finding(area, await pve.explain(problem), next_call, where)
 
 
 def names(all_of_them: Iterable[str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from quorate.hints import NODE_GET, NODE_INSPECT, TASK_GET
-from quorate.operations.reports.findings import Finding, count_of, names, pve_time, read_in_time, unchecked_finding
+from quorate.operations.reports.findings import Finding, count_of, explained_finding, names, pve_time, read_in_time
 from quorate.operations.units import moment
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
@@ -22,7 +23,7 @@ REASON_LENGTH = 120
 
 
 async def _of_every_node(
-    rows: list[Resource], area: str, read: Callable[[str], Awaitable[Any]]
+    pve: Cluster, rows: list[Resource], area: str, read: Callable[[str], Awaitable[Any]]
 ) -> tuple[dict[str, Any], list[Finding]]:
     """The answer of each online node, and a finding for those that did not give one; the offline ones are known."""
 
@@ -38,11 +39,24 @@ async def _of_every_node(
     for node, answer in answers:
         if isinstance(answer, Problem):
             failed.setdefault(answer.code, []).append((node, answer))
-    findings = [
-        unchecked_finding(area, each[0][1], NODE_GET(node=each[0][0]), f" at {names(node for node, _ in each)}")
-        for each in failed.values()
-    ]
+    findings = []
+    for each in failed.values():
+        node, problem = each[0]
+        problem = problem if len(each) == 1 else await _widen_grant(pve, problem)
+        where = f" at {names(name for name, _ in each)}"
+        findings.append(await explained_finding(pve, area, problem, NODE_GET(node=node), where))
     return {node: answer for node, answer in answers if not isinstance(answer, Problem)}, findings
+
+
+async def _widen_grant(pve: Cluster, problem: Problem) -> Problem:
+    """Suggest one grant for all nodes, unless there is one and the nodes' own entries override it."""
+    if not str(problem.facts.get("path")).startswith("/nodes/"):
+        return problem
+    privileges = problem.facts["privileges"]
+    with suppress(Problem):
+        if not all([await pve.may("/nodes", one) for one in privileges]):
+            return await pve.refusal(problem.facts["request"], "/nodes", privileges, any_of=len(privileges) > 1)
+    return problem
 
 
 async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
@@ -52,7 +66,7 @@ async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/tasks", errors=1, since=since, limit=TASKS_READ)
 
-    answers, found = await _of_every_node(rows, "tasks", read)
+    answers, found = await _of_every_node(pve, rows, "tasks", read)
     for node, tasks in answers.items():
         groups: dict[str, list[dict[str, Any]]] = {}
         for task in tasks:
@@ -82,7 +96,7 @@ async def updates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/apt/update")
 
-    answers, found = await _of_every_node(rows, "updates", read)
+    answers, found = await _of_every_node(pve, rows, "updates", read)
     return found + waiting_updates(answers)
 
 
@@ -103,7 +117,7 @@ async def certificates(pve: Cluster, rows: list[Resource]) -> list[Finding]:
     async def read(node: str) -> Any:
         return await pve.get(f"/nodes/{node}/certificates/info")
 
-    answers, found = await _of_every_node(rows, "certificates", read)
+    answers, found = await _of_every_node(pve, rows, "certificates", read)
     return found + ending_certificates(answers, pve_time(pve))
 
 
