@@ -209,7 +209,11 @@ async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):
         ("nic_add", "Did you mean 'nic_set'?"),
         ("firewall_rule_create", "Did you mean 'firewall_rule_set'?"),
         ("show_my_snapshots", "Related tools: snapshot_list"),
-        ("xyzzy", "The list of tools has them all."),
+        ("node_service", "Related tools: node_service_control"),
+        ("service_control", "Related tools: guest_service_control, host_service_control, node_service_control."),
+        ("image_delete", "Related tools: volume_delete."),
+        ("pool_delete", "Related tools: access_delete."),
+        ("xyzzy", "List the tools."),
     ],
 )
 async def test_a_tool_that_does_not_exist_is_refused_with_a_listed_one(tmp_path, name: str, hint: str) -> None:

@@ -51,7 +51,7 @@ class NativeSurface:
         refuse_long("The name of the tool", name, LONGEST_NAME)
         _, natives = find_in_other_servers(name)
         hint = f"Here it is {natives}" if natives else suggest_instead(name, self._pipeline.visible(caller))
-        raise BadArgument(f"There is no tool {name!r}", next_step=hint or "The list of tools has them all")
+        raise BadArgument(f"There is no tool {name!r}", next_step=hint or "List the tools")
 
     def naming(self, caller: Caller) -> Naming:
         caller = caller.with_exposure(_EXPOSURE)

@@ -139,10 +139,30 @@ def suggest_instead(name: str, among: Iterable[Operation]) -> str:
 
 
 def _related_tools(name: str, among: Iterable[Operation]) -> str:
-    """Tools that match the words of the name. None that destroys: a guess is taken as advice."""
-    found = Finder(among).find(" ".join(re.split(r"[^A-Za-z0-9]+", name)))
-    near = [one.name for one in found if one.risk is not Risk.DESTROY][:MAX_TOOLS]
-    return f"Related tools: {', '.join(near)}." if near else ""
+    """Tools that match every word of the name, first those that have them all in their own names.
+
+    None that destroys unless its verb is among the words: a guess is taken as advice.
+    """
+    text = " ".join(re.split(r"[^A-Za-z0-9]+", name))
+    wanted = set(words_of(text))
+    near = [one for one in Finder(among).find(text) if _matches(one, wanted) and _may_be_guessed(one, wanted)]
+    near.sort(key=lambda one: not wanted <= set(_name_words(one)))
+    return f"Related tools: {', '.join(one.name for one in near[:MAX_TOOLS])}." if near else ""
+
+
+def _matches(operation: Operation, wanted: Iterable[str]) -> bool:
+    """Whether each word, or a synonym, is in the name or among the search words."""
+    words = {*_name_words(operation), *words_of(operation.search_words)}
+    groups = {group for word in words for group in _GROUPS.get(word, ())}
+    return all(word in words or not groups.isdisjoint(_GROUPS.get(word, ())) for word in wanted)
+
+
+def _may_be_guessed(operation: Operation, wanted: Iterable[str]) -> bool:
+    return operation.least_risk is not Risk.DESTROY or _name_words(operation)[-1] in wanted
+
+
+def _name_words(operation: Operation) -> list[str]:
+    return [stem(word) for word in operation.name.split("_")]
 
 
 def find_in_other_servers(name: str) -> tuple[list[str], str]:
