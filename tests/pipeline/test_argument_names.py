@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from quorate.config import Access
 from tests.rigs.argument_refusals import refusal_of
 from tests.rigs.mcp_session import rig, text_of
 
@@ -190,6 +191,12 @@ async def test_the_action_stop_points_to_the_tool_that_cuts_the_power(tmp_path, 
     async with rig(tmp_path) as quorate:
         refusal = await quorate.refusal("guest_power", guest=guest, action="stop")
     assert f"Another tool does that: guest_stop guest={guest}." in refusal
+
+
+async def test_a_tool_that_only_needs_a_higher_level_is_named_with_it(tmp_path):
+    async with rig(tmp_path, access=Access.OPERATE) as quorate:
+        refusal = await quorate.refusal("guest_power", guest=100, action="stop")
+        assert "guest_stop does that, which needs access level admin." in refusal
 
 
 async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):

@@ -68,6 +68,19 @@ async def test_a_denied_tool_is_neither_listed_nor_run(tmp_path):
         assert writes(quorate) == []
 
 
+async def test_a_denied_tool_is_not_named_to_callers_of_others(tmp_path):
+    rules = policy('[[rules]]\nname = "no cuts"\ndeny = "destroy"\ntools = ["guest_stop"]\n')
+    stop = {"guest": "docker01", "action": "stop"}
+    operate: dict[str, Any] = {"access": Access.OPERATE, "policy": rules}
+    async with rig(tmp_path) as free:
+        async with second_server(free, tmp_path / "native.jsonl", **operate) as quorate:
+            assert "guest_stop" not in await quorate.refusal("guest_power", **stop)
+        async with second_server(free, tmp_path / "lean.jsonl", **operate, surfaces=("lean",)) as quorate:
+            assert "guest_stop" not in await quorate.refusal("pve_change", operation="guest_power", arguments=stop)
+            text = await quorate.refusal("guest_stop")
+            assert text.endswith("There is no tool 'guest_stop'. Available: pve_find, pve_read, pve_change.")
+
+
 async def test_a_denied_toolset_is_gone_for_reads_as_well_when_reading_is_denied(tmp_path):
     text = '[[rules]]\nname = "no users"\ndeny = "read"\ntoolsets = ["Access"]\n'
     async with ruled(tmp_path, text) as quorate:

@@ -293,7 +293,21 @@ async def test_an_operation_that_there_is_not_is_answered_with_those_like_it(tmp
 
 async def test_a_tool_that_there_is_not_is_refused(tmp_path):
     async with lean(tmp_path) as quorate:
-        assert "Available: pve_find, pve_read" in await quorate.refusal("guest_list")
+        assert "Call pve_read operation=guest_list." in await quorate.refusal("guest_list")
+    async with lean(tmp_path, access=Access.OPERATE) as quorate:
+        assert (await quorate.refusal("xyzzy")).endswith("Available: pve_find, pve_read, pve_change.")
+        text = await quorate.refusal("guest_delete", guest=STOPPED_VM)
+        assert text.endswith("guest_delete is an operation that needs access level admin.")
+
+
+async def test_what_the_level_forbids_is_refused_by_every_tool_for_that_reason(tmp_path):
+    async with lean(tmp_path, access=Access.OPERATE) as quorate:
+        for tool in ("pve_read", "pve_change", "pve_destroy"):
+            text = await quorate.refusal(tool, operation="guest_delete", arguments={"guest": STOPPED_VM})
+            assert "guest_delete is refused at access level operate" in text
+            assert "--access admin" in text
+        text = await quorate.refusal("pve_change", operation="guest_power", arguments={"guest": VM, "action": "stop"})
+        assert "guest_stop does that, which needs access level admin." in text
 
 
 # -- together with others ----------------------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ class WrongArguments(BadArgument):
     """The arguments do not match the schema."""
 
 
+class TakenElsewhere(WrongArguments):
+    """Another tool takes this value; the advice names it."""
+
+
 # In addition to the names of secrets: input of commands and content of files.
 _NEVER_SHOWN = SECRET_KEYS | {"env", "stdin", "content", "data", "input_data"}
 
@@ -213,14 +217,15 @@ def _explain(operation: Signature, given: Mapping[str, Any], error: str) -> Wron
             Sentence("The arguments of {tool} are invalid", tool=CalledTool(operation.name)), why=error
         )
     shown = _show(name, given.get(name))
-    return WrongArguments(
+    elsewhere = _elsewhere(operation, given, name)
+    return (TakenElsewhere if elsewhere else WrongArguments)(
         Sentence("{tool} cannot take {argument}", tool=CalledTool(operation.name), argument=ArgumentHint(name, shown))
         if shown
         else Sentence(
             "{tool} cannot take this value of {argument}", tool=CalledTool(operation.name), argument=ArgumentHint(name)
         ),
         why=_explain_inner(f"{name}{where['inner']}", error) if where and where["inner"] else None,
-        next_step=_elsewhere(operation, given, name) or _describe_type(operation, name, given.get(name)),
+        next_step=elsewhere or _describe_type(operation, name, given.get(name)),
     )
 
 

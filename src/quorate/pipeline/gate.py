@@ -88,6 +88,14 @@ class Gate:
             )
         return self.rules.tool_objection(operation, risk, now)
 
+    def missing_access(self, operation: Operation, caller: Caller, risk: Risk) -> Access | None:
+        """The access level that is all the call lacks; None if it is allowed, or if anything else forbids it."""
+        if self.objection(operation, caller, risk) is None:
+            return None
+        unlimited = replace(caller, scope=replace(caller.scope, access=Access.ADMIN))
+        beyond = replace(self, access=Access.ADMIN).objection(operation, unlimited, risk)
+        return self.access_for(risk) if beyond is None else None
+
     def _setting_for(self, needed: Access) -> str:
         if self.own_level:
             return f'by access = "{needed.value}" in [clusters.{self.cluster}]'

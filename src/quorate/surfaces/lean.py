@@ -16,7 +16,7 @@ from msgspec import Meta
 from quorate.documents import Unreadable, read_json
 from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, Table, find_operation, operations, schema_of
-from quorate.pipeline.arguments import WrongArguments, decode
+from quorate.pipeline.arguments import TakenElsewhere, WrongArguments, decode
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller, Exchange
 from quorate.pipeline.invocation import Result
 from quorate.pipeline.pipeline import Pipeline
@@ -25,7 +25,7 @@ from quorate.suggestions import did_you_mean, similar_tools
 from quorate.surfaces import rendering
 from quorate.surfaces.argument_help import arguments_of, first_sentence, needed_arguments
 from quorate.surfaces.instructions import instructions
-from quorate.surfaces.native import NativeSurface, allowed_risk, hints
+from quorate.surfaces.native import NativeSurface, allowed_risk, hints, missing_access, name_tool_beyond_access
 from quorate.surfaces.surface import answer
 from quorate.surfaces.tool_search import Finder
 
@@ -119,7 +119,7 @@ class LeanSurface:
         exchange = exchange.with_exposure(ALL_BY_DEFAULT)
         tool = TOOLS.get(name)
         if tool is None:
-            raise BadArgument(f"There is no tool {name!r}", next_step=f"Available: {', '.join(TOOLS)}")
+            raise BadArgument(f"There is no tool {name!r}", next_step=self._advise_instead(name, exchange.caller))
         given = _decode_arguments(tool, arguments)
         if tool is FIND:
             return answer(Result(self._find(exchange.caller, given["words"], given["operation"])))
@@ -129,8 +129,14 @@ class LeanSurface:
 
     async def _run(self, tool: Tool, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
         operation = self._operation(name)
-        needed = self._runner_for(operation, arguments)
-        if needed is not None and RUNNERS.index(needed) > RUNNERS.index(tool):
+        risk = self._risk_of(operation, arguments)
+        needed = tool if risk is None else _runner_for(risk)
+        if RUNNERS.index(needed) > RUNNERS.index(tool):
+            self._pipeline.sites.refresh()
+            gates = self._pipeline.gates(exchange.caller, operation)
+            objections = [gate.objection(operation, exchange.caller, risk) for gate in gates]
+            if objections and objections[0] is not None and None not in objections:
+                raise objections[0]
             raise BadArgument(
                 f"{tool.name} does not run this call of {name}", next_step=f"Make the same call with {needed.name}"
             )
@@ -139,6 +145,15 @@ class LeanSurface:
         except WrongArguments as problem:
             return self._wrong_arguments(operation, problem, exchange.caller)
 
+    def _advise_instead(self, name: str, caller: Caller) -> str:
+        """What to call instead of a tool that does not exist, which may be an operation."""
+        hint = ToolHint(name)
+        if call := self.naming(caller)(hint):
+            return f"Call {call}"
+        if level := missing_access(self._pipeline, hint, caller):
+            return f"{name} is an operation that needs access level {level.value}"
+        return f"Available: {', '.join(tool.name for tool in self.usable(caller))}"
+
     def naming(self, caller: Caller) -> Naming:
         caller = caller.with_exposure(ALL_BY_DEFAULT)
 
@@ -146,20 +161,21 @@ class LeanSurface:
             if not isinstance(hint, ToolHint):
                 return str(hint)
             risk = allowed_risk(self._pipeline, hint, caller)
-            return None if risk is None else _call(next(tool for tool in RUNNERS if risk in tool.risks), hint)
+            return None if risk is None else _call(_runner_for(risk), hint)
 
         return name
 
-    def _runner_for(self, operation: Operation, arguments: dict[str, Any]) -> Tool | None:
+    def _risk_of(self, operation: Operation, arguments: dict[str, Any]) -> Risk | None:
         """None where the arguments are wrong: the pipeline finds that as well, and reports it without secrets."""
         try:
-            risk = self._pipeline.risk_of(operation, arguments)
+            return self._pipeline.risk_of(operation, arguments)
         except WrongArguments:
             return None
-        return next(tool for tool in RUNNERS if risk in tool.risks)
 
     def _wrong_arguments(self, operation: Operation, problem: Problem, caller: Caller) -> CallToolResult:
         """What is wrong with the arguments, and which arguments there are."""
+        if isinstance(problem, TakenElsewhere):
+            name_tool_beyond_access(self._pipeline, problem, caller)
         arguments = rendering.text(dict(self._arguments(operation, caller)))
         text = f"{rendering.problem_text(problem, self.naming(caller))}\n{operation.name} takes:\n{arguments}"
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
@@ -237,6 +253,10 @@ def _decode_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
         elif set(given) - {"operation", "arguments"}:
             problem.next_step = 'Put the arguments of the operation into arguments, such as {"guest": "web01"}'
         raise
+
+
+def _runner_for(risk: Risk) -> Tool:
+    return next(tool for tool in RUNNERS if risk in tool.risks)
 
 
 def _call(tool: Tool, hint: ToolHint) -> str:

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 import msgspec
 from mcp.types import CallToolResult, Tool, ToolAnnotations
 
+from quorate.config import Access
 from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.registry import Operation, Risk, find_operation
-from quorate.pipeline.arguments import LONGEST_NAME, WrongArguments, refuse_long
+from quorate.pipeline.arguments import LONGEST_NAME, TakenElsewhere, WrongArguments, refuse_long
 from quorate.pipeline.caller import Caller, Exchange, Exposure
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.routing import CLUSTER
@@ -43,7 +44,11 @@ class NativeSurface:
         exchange = exchange.with_exposure(_EXPOSURE)
         if not self.knows(name):
             self._refuse_unknown(name, exchange.caller)
-        return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
+        try:
+            return answer(await self._pipeline.run(name, arguments, exchange), self.naming(exchange.caller))
+        except TakenElsewhere as problem:
+            name_tool_beyond_access(self._pipeline, problem, exchange.caller)
+            raise
 
     def _refuse_unknown(self, name: str, caller: Caller) -> NoReturn:
         from quorate.surfaces.tool_search import find_in_other_servers, suggest_instead
@@ -86,12 +91,33 @@ def allowed_risk(pipeline: Pipeline, hint: ToolHint, caller: Caller) -> Risk | N
     operation = find_operation(hint.tool)
     if operation is None:
         return None
-    try:
-        risk = pipeline.risk_of(operation, hint.arguments)
-    except WrongArguments:  # a hint may leave arguments to the caller
-        risk = operation.least_risk
+    risk = _risk_of(pipeline, operation, hint)
     gates = pipeline.gates(caller, operation)
     return risk if any(gate.objection(operation, caller, risk) is None for gate in gates) else None
+
+
+def missing_access(pipeline: Pipeline, hint: ToolHint, caller: Caller) -> Access | None:
+    """The access level that is all the call in a hint lacks; None for a call that anything else forbids."""
+    operation = find_operation(hint.tool)
+    if operation is None or allowed_risk(pipeline, hint, caller) is not None:
+        return None
+    risk = _risk_of(pipeline, operation, hint)
+    levels = (gate.missing_access(operation, caller, risk) for gate in pipeline.gates(caller, operation))
+    return next((level for level in levels if level), None)
+
+
+def name_tool_beyond_access(pipeline: Pipeline, problem: TakenElsewhere, caller: Caller) -> None:
+    """Name the tool that takes the value, if the caller only lacks the access level for it."""
+    for hint in problem.advice.tools if problem.advice else ():
+        if level := missing_access(pipeline, hint, caller):
+            problem.next_step = f"{hint.tool} does that, which needs access level {level.value}"
+
+
+def _risk_of(pipeline: Pipeline, operation: Operation, hint: ToolHint) -> Risk:
+    try:
+        return pipeline.risk_of(operation, hint.arguments)
+    except WrongArguments:  # a hint may leave arguments to the caller
+        return operation.least_risk
 
 
 def describe(operation: Operation) -> Tool:
