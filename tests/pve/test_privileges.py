@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.pve.privileges import Need, missing, needs, root_only
+from quorate.pve.privileges import Need, is_decisive, missing, needs, root_only
 from quorate.pve.schema import facts
 
 VERSIONS = ("9.2", "8.4")
@@ -147,3 +147,20 @@ def test_every_permission_of_both_tables_is_understood() -> None:
         if permission is not None and "check" in permission:
             seen.update(kinds(permission["check"]))
     assert seen == {"and", "or", "perm", "perm-modify", "userid-group", "userid-param"}
+
+
+@pytest.mark.parametrize(
+    ("method", "template", "decisive"),
+    [
+        ("POST", "/nodes/{node}/qemu/{vmid}/status/start", True),
+        ("POST", "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/rollback", True),
+        ("PUT", "/access/acl", True),
+        ("POST", "/access/users", False),
+        ("POST", "/nodes/{node}/vzdump", False),
+        ("PUT", "/nodes/{node}/qemu/{vmid}/config", False),
+    ],
+)
+def test_an_expression_is_decisive_unless_the_code_of_pve_checks_more(
+    method: str, template: str, decisive: bool
+) -> None:
+    assert is_decisive(facts("9.2").endpoint(method, template).permission) is decisive

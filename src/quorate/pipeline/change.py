@@ -134,12 +134,12 @@ class ChangeRun:
         risk = verdict.risk
         record.risk = risk.value
         verdict.require(dry_run=record.dry_run)
-        await check_plan(backend, plan)
+        checked = await check_plan(backend, plan)
         request = self._approval_request(plan, risk)
         if record.dry_run:
             record.outcome = Outcome.DRY_RUN
             lost = await losses(backend, plan) if risk is Risk.DESTROY else []
-            facts = self._sanitizer.sanitize(responses.dry_run(plan, lost, str(verdict.passing or "")))
+            facts = self._sanitizer.sanitize(responses.dry_run(plan, checked, lost, str(verdict.passing or "")))
             return Result(facts | await self._approver.announce(request, backend, self._call.caller), record.outcome)
         if not plan.calls:
             record.outcome = Outcome.NOTHING

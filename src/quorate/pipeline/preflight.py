@@ -9,26 +9,31 @@ from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.problems import ParameterRejected, PermissionMissing
 from quorate.pve.cluster import Cluster
-from quorate.pve.privileges import missing, needs, root_only
+from quorate.pve.privileges import is_decisive, missing, needs, root_only
 from quorate.pve.schema import Endpoint, Facts
 
 
-async def check_plan(backend: Backend, plan: Plan) -> None:
-    """Raise the first error that PVE would answer with."""
-    for where, part in plan.parts():
-        if part.api_calls:
-            await _check((where or backend).api, part)
+async def check_plan(backend: Backend, plan: Plan) -> str:
+    """Raise the first error that PVE would answer with; return a clause that says what was checked."""
+    if not plan.api_calls:
+        return "Parameters are checked"
+    parts = [await _check((where or backend).api, part) for where, part in plan.parts() if part.api_calls]
+    return "Parameters and privileges are checked" if all(parts) else "Parameters are checked, but not all privileges"
 
 
-async def _check(cluster: Cluster, plan: Plan) -> None:
+async def _check(cluster: Cluster, plan: Plan) -> bool:
+    """Return whether the privileges could be checked in full."""
     facts = await cluster.facts()
+    complete = True
     pools: dict[str, str] = {}
     for call in plan.api_calls:
         endpoint, values = _endpoint(facts, call)
         _check_parameters(call, endpoint, values)
         await _check_privileges(cluster, call, endpoint, values, pools)
+        complete = complete and is_decisive(endpoint.permission)
         if new := call.params.get("pool") and (call.params.get("newid") or call.params.get("vmid")):
             pools[f"/vms/{new}"] = f"/pool/{call.params['pool']}"  # from then on the guest has the pool's privileges
+    return complete
 
 
 def _endpoint(facts: Facts, call: Call) -> tuple[Endpoint, dict[str, Any]]:

@@ -49,9 +49,10 @@ def _redact(name: str, value: Any) -> Any:
     return shown_line(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
-def dry_run(plan: Plan, lost: Sequence[str] = (), not_now: str = "") -> dict[str, Any]:
-    """`lost` lists what would be destroyed, `not_now` what forbids it for the moment, such as quiet hours."""
-    checked = Advice("Parameters and privileges are checked; call again without {dry_run} to do it", dry_run=NAMED)
+def dry_run(plan: Plan, checked: str, lost: Sequence[str] = (), not_now: str = "") -> dict[str, Any]:
+    """`checked` says what was checked, `lost` lists what would be destroyed, `not_now` what forbids it for the moment,
+    such as quiet hours."""
+    again = Advice(f"{checked}; call again without {{dry_run}} to do it", dry_run=NAMED)
     return {
         "result": "dry run, nothing was changed",
         "plan": plan.summary,
@@ -59,7 +60,7 @@ def dry_run(plan: Plan, lost: Sequence[str] = (), not_now: str = "") -> dict[str
         **({"lost": list(lost)} if lost else {}),
         **_remarks(plan),
         **({"not_now": not_now} if not_now else {}),
-        "next": checked if plan.calls else "There is nothing to do",
+        "next": again if plan.calls else "There is nothing to do",
     }
 
 

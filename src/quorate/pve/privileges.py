@@ -56,6 +56,24 @@ def missing(permission: Mapping[str, Any] | None, values: Mapping[str, object], 
     return [] if check is None else list(dict.fromkeys(_lacking(check, values, has)))
 
 
+def is_decisive(permission: Mapping[str, Any] | None) -> bool:
+    """Whether the expression alone decides: not if PVE's code does, by the user or the options that a call is about."""
+    check = _expression(permission)
+    return permission is None or (check is not None and _decides(check))
+
+
+def _decides(check: Sequence[Any]) -> bool:
+    if check[0] in ("and", "or"):
+        return all(_decides(part) for part in check[1:])
+    need = _need(check, {})
+    return need is not None and not (need.any_of and sum(map(_covers_options, need.privileges)) > 1)
+
+
+def _covers_options(privilege: str) -> bool:
+    """Whether a privilege is for some options of a guest, so that the options given decide whether it is needed."""
+    return privilege.startswith("VM.Config.")
+
+
 def granting_roles(identity: str, path: str, entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The roles that give `identity` what it has on `path`, and that nobody else has: extending one affects no other.
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from quorate.config import Access
-from tests.rigs.mcp_session import rig
+from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
 
@@ -215,3 +215,17 @@ async def test_a_list_of_names_that_is_cut_says_so(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("role_set", role="mine", privileges=["Xyzzy"])
         assert re.search(r"Available: .* and \d+ more", text)
+
+
+async def test_a_dry_run_claims_only_what_it_checked(tmp_path):
+    async with (
+        rig(tmp_path, toolsets=("all", "hosts")) as quorate,
+        second_server(quorate, tmp_path / "bob.jsonl", token="bob@pve!monitor") as bob,
+    ):
+        dry = await bob.facts("user_set", user="eve@pve", dry_run=True)
+        assert dry["next"] == "Parameters are checked, but not all privileges; call again without dry_run to do it"
+        assert "Realm.AllocateUser" in await bob.refusal("user_set", user="eve@pve")
+        dry = await quorate.facts("guest_power", guest=100, action="shutdown", dry_run=True)
+        assert dry["next"] == "Parameters and privileges are checked; call again without dry_run to do it"
+        dry = await quorate.facts("host_register", host="nas", address="192.168.10.5", dry_run=True)
+        assert dry["next"] == "Parameters are checked; call again without dry_run to do it"
