@@ -56,9 +56,9 @@ def test_only_placeholders_of_hints_are_replaced():
     assert str(Sentence("{a} {b}", a="{b}", b=1)) == "a={b} b=1"
 
 
-def test_calls_follow_the_alternatives():
+def test_calls_follow_their_alternative():
     advice = either(Advice("Shut it down", GUEST_POWER(action="shutdown")), Advice("give {stop}", stop=True))
-    assert str(advice) == "Shut it down, or give stop=true: guest_power action=shutdown"
+    assert str(advice) == "Shut it down (guest_power action=shutdown), or give stop=true"
 
 
 def test_an_alternative_is_left_out_where_its_argument_does_not_exist():

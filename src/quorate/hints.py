@@ -9,8 +9,8 @@
         ),
     )
 
-`str()` gives the native wording: "Shut it down first, or give stop=true to cut its power: guest_power guest=105
-action=shutdown". A surface leaves out the alternatives whose arguments it does not have. Layers below the operations
+`str()` gives the native wording: "Shut it down first (guest_power guest=105 action=shutdown), or give stop=true to cut
+its power". A surface leaves out the alternatives whose arguments it does not have. Layers below the operations
 use the constants here.
 """
 
@@ -110,8 +110,8 @@ class Wording(ABC):
 class Sentence(Wording):
     """A statement with placeholders: `Sentence("{action} needs {size}", action="resize", size=NAMED)`.
 
-    Only the placeholders of its hints are replaced, so texts of strangers may contain braces. What a surface cannot
-    name keeps its native name.
+    Only the placeholders of its own hints are replaced, whatever other braces the text has. What a surface cannot name
+    keeps its native name.
     """
 
     text: str
@@ -146,6 +146,26 @@ class Sentence(Wording):
 
 
 @dataclass(frozen=True, slots=True)
+class Paragraph(Wording):
+    """Several wordings, each of which ends like a sentence."""
+
+    parts: tuple[Wording, ...]
+
+    def render(self, name: Naming) -> str:
+        texts = [text for one in self.parts if (text := one.render(name))]
+        line_break = "\n" if texts and "\n- " in texts[0] else " "  # what follows a list starts a line of its own
+        return line_break.join(map(end_sentence, texts))
+
+    def transform(self, change: Callable[[Any], Any]) -> Paragraph:
+        return Paragraph(tuple(one.transform(change) for one in self.parts))
+
+
+def end_sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", ":", "`")) else text + "."
+
+
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """One thing to do, and the tools that help."""
 
@@ -168,6 +188,10 @@ class Choice:
     """Between the last two; a comma separates the others."""
     separator: str = ". "
     """From what precedes it."""
+
+    def between(self, number: int, count: int) -> str:
+        """What precedes an alternative of the possible ones."""
+        return self.separator if number == 0 else self.conjunction if number == count - 1 else ", "
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -194,22 +218,21 @@ class Advice(Wording):
         return tuple(one for choice in self.choices for one in choice.alternatives)
 
     def render(self, name: Naming) -> str:
-        """The alternatives that are possible there, then the calls; empty if nothing is."""
-        text, calls = "", list[str]()
+        """The alternatives that are possible there, each with its calls; empty if nothing is."""
+        text, calls = "", ""
         for choice in self.choices:
             possible = [one for one in choice.alternatives if one.is_possible(name)]
-            if not possible:
-                continue
-            sentences = [one.sentence for one in possible]
-            separator = choice.separator if text else ""
-            if text.endswith("?"):
-                separator = " "
-            if possible[0] is not self.suggestions[0] and separator in ("", ". "):
-                sentences[0] = sentences[0].capitalize()
-            *others, last = (one.render(name) for one in sentences)
-            text += separator + choice.conjunction.join(part for part in (", ".join(others), last) if part)
-            calls += [shown for one in possible for tool in one.tools if (shown := name(tool))]
-        return ": ".join(part for part in (text, ", ".join(calls)) if part)
+            for number, one in enumerate(possible):
+                if calls:  # those of the last suggestion follow a colon
+                    text, calls = f"{text} ({calls})", ""
+                separator = choice.between(number, len(possible)) if number or text else ""
+                if text.endswith("?") and not number:
+                    separator = " "
+                is_start = one is not self.suggestions[0] and separator in ("", " ", ". ")
+                sentence = one.sentence.capitalize() if is_start else one.sentence
+                text += separator + sentence.render(name)
+                calls = ", ".join(dict.fromkeys(shown for tool in one.tools if (shown := name(tool))))
+        return ": ".join(part for part in (text, calls) if part)
 
     def transform(self, change: Callable[[Any], Any]) -> Advice:
         return self._map(

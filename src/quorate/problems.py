@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from quorate.hints import Advice, Naming, Sentence, to_advice
+from quorate.hints import Advice, Naming, Paragraph, Sentence, Wording, end_sentence, to_advice
 
 
 class ProblemCode(StrEnum):
@@ -60,7 +60,7 @@ class Problem(Exception):
 
     @property
     def what(self) -> str:
-        return _end(str(self._what))
+        return end_sentence(str(self._what))
 
     @what.setter
     def what(self, what: str | Sentence) -> None:
@@ -68,7 +68,7 @@ class Problem(Exception):
 
     @property
     def why(self) -> str | None:
-        return _end(str(self._why)) if self._why else None
+        return end_sentence(str(self._why)) if self._why else None
 
     @why.setter
     def why(self, why: str | Sentence | None) -> None:
@@ -76,7 +76,7 @@ class Problem(Exception):
 
     @property
     def next_step(self) -> str | None:
-        return _end(str(self.advice)) if self.advice else None
+        return end_sentence(str(self.advice)) if self.advice else None
 
     @next_step.setter
     def next_step(self, advice: str | Advice | None) -> None:
@@ -99,9 +99,12 @@ class Problem(Exception):
 
     def render(self, name: Naming) -> str:
         """What happened, why, and what to do next, with tools and arguments as `name` writes them."""
-        texts = [one.render(name) for one in (self._what, self._why, self.advice) if one]
-        break_ = "\n" if "\n- " in texts[0] else " "  # what follows a list starts a line of its own
-        return break_.join(_end(text) for text in texts if text)
+        return self.wording.render(name)
+
+    @property
+    def wording(self) -> Wording:
+        """The whole text, for results that each surface renders with its own names."""
+        return Paragraph(tuple(one for one in (self._what, self._why, self.advice) if one))
 
 
 class BadArgument(Problem):
@@ -228,7 +231,3 @@ class SudoRefused(GuestRefused):
 
 def _to_sentence(text: str | Sentence) -> Sentence:
     return Sentence(text) if isinstance(text, str) else text
-
-
-def _end(text: str) -> str:
-    return text if text.endswith((".", "!", "?", ":", "`")) else text + "."

@@ -87,7 +87,7 @@ async def test_every_choice_is_reported(tmp_path):
 async def test_a_guest_larger_than_its_node_is_warned_of_in_the_plan(tmp_path, tool, given):
     async with rig(tmp_path) as quorate:
         (warning,) = (await quorate.facts(tool, **given, dry_run=True))["warnings"]
-        assert "500G of memory, and pve1 has only" in warning
+        assert "500G of memory is more than pve1 has" in warning
 
 
 async def test_a_backup_that_stops_a_running_guest_is_warned_of(tmp_path):

@@ -437,7 +437,7 @@ async def test_a_node_that_came_back_a_moment_ago_is_used(tmp_path):
 async def test_names_on_a_node_that_is_away_are_not_claimed_to_be_known(tmp_path):
     async with rig(tmp_path, faults=["node-offline:pve3"]) as quorate:
         name = next(guest.name for guest in quorate.sim.world.guests.values() if guest.node == "pve3")
-        assert "names of the guests on pve3 cannot be read" in await quorate.refusal("guest_get", guest=name)
+        assert "names of the guests there cannot be read" in await quorate.refusal("guest_get", guest=name)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------

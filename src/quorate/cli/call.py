@@ -159,6 +159,7 @@ async def _run_tool(
 
 async def _call_once(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     from quorate.app import build
+    from quorate.hints import resolve
     from quorate.pipeline.caller import Caller, Exchange
     from quorate.problems import Problem, ProblemCode
     from quorate.surfaces import rendering, terminal
@@ -175,7 +176,7 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
             if options.demo and problem.code is ProblemCode.APPROVAL:
                 problem.next_step = DEMO_APPROVAL
             if options.json:
-                print(json.dumps({"error": {"kind": problem.code, "message": str(problem), **problem.facts}}))
+                print(json.dumps({"error": {"kind": problem.code, "message": str(problem), **resolve(problem.facts)}}))
             else:
                 print(f"quorate: {rendering.problem_text(problem)}", file=sys.stderr)
             return WAITS_FOR_APPROVAL if problem.code is ProblemCode.APPROVAL else FAILED

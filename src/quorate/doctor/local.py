@@ -21,7 +21,7 @@ def check_settings(settings: Settings) -> Findings:
         found.ok("settings", f"access {settings.access}; no cluster (plain hosts need none)")
         return found
     if settings.problem:
-        found.fail("settings", settings.problem, "Run `quorate init`, or correct that setting")
+        found.fail("settings", settings.problem, "Correct that setting, or run `quorate init`")
         return found
     named = ", ".join(cluster.name for cluster in settings.clusters)
     found.ok(

@@ -122,9 +122,8 @@ def live_and_waiting(guest: Guest, names: Iterable[str]) -> Callable[[], Awaitab
         facts: dict[str, Any] = {"live": [name for name in changed if name not in waiting]}
         if late:
             facts["waits_for_restart"] = late
-            facts["next"] = Advice(
-                "A reboot from inside the guest does not apply it", GUEST_POWER(guest=guest.vmid, action="reboot")
-            )
+            restart = GUEST_POWER(guest=guest.vmid, action="reboot")
+            facts["next"] = Advice("To apply it, restart the guest; a reboot from inside is not enough", restart)
         return facts
 
     return look

@@ -82,12 +82,12 @@ def _pick_storage(
     if named:
         found = next((row for row in here if row.storage == named), None)
         if found is None:
-            raise BadArgument(f"Node {node} has no storage {named!r}", next_step=f"For {content} it has {names}")
+            raise BadArgument(f"Node {node} has no storage {named!r}", next_step=f"Its storages for {content}: {names}")
         if found not in fitting:
             raise BadArgument(
-                f"Storage {named} does not hold {content}",
-                why=f"It holds {found.content}",
-                next_step=f"For {content} there is {names}",
+                f"Storage {named} does not take {content}",
+                why=f"It takes {found.content.replace(',', ', ')}",
+                next_step=f"Storages for {content}: {names}",
             )
     else:
         if not fitting:
@@ -125,7 +125,7 @@ async def oversize_warnings(pve: Cluster, node: str, memory: int) -> list[str]:
     whole = (await pve.inventory.node(node)).maxmem
     if not whole or memory <= whole:
         return []
-    return [f"It would have {size(memory)} of memory, and {node} has only {size(whole)}"]
+    return [f"{size(memory)} of memory is more than {node} has ({size(whole)})"]
 
 
 _NAME_BRIDGE = Advice("Name it with {bridge}", bridge="")

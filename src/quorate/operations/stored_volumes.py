@@ -112,7 +112,7 @@ def _require_storages(view: View, storages: Collection[str] | None, node: str | 
     for name in storages or ():
         if name not in known:
             where = f"Node {node} has" if node else "There is"
-            hint = suggest(name, known, f"There is {', '.join(known)}")
+            hint = suggest(name, known, f"Storages: {', '.join(known)}")
             raise NotFound(f"{where} no storage {name!r}", next_step=hint)
     return view
 

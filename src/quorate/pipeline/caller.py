@@ -49,7 +49,7 @@ class ToolsetChoice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How much a surface offers of what the operator's gate leaves open. It never loosens an explicit choice."""
+    """How much a surface offers of what the operator's gate leaves open. Only ALL disregards a choice of toolsets."""
 
     toolsets: ToolsetChoice = ToolsetChoice.CONFIGURED
     opt_in: str = ""

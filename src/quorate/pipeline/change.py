@@ -281,6 +281,8 @@ class ChangeRun:
         )
 
     def _blank_text(self, part: Any) -> Any:
+        if isinstance(part, dict):  # values of hints
+            return {name: self._blank_text(value) for name, value in part.items()}
         return self._blank(part) if isinstance(part, str) else part
 
     def _blank_problem(self, problem: Problem) -> Problem:

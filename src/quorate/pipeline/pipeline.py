@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Approval
+from quorate.hints import resolve
 from quorate.operations.argument_names import with_known_names
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
@@ -166,7 +167,7 @@ class Pipeline:
 
         async def look(tool: str, arguments: Mapping[str, Any]) -> Any:
             found = (await self.run(tool, arguments, Exchange(Caller(exposure=ALL_TOOLSETS)))).data
-            return {"columns": found.columns, "rows": found.rows} if isinstance(found, Table) else found
+            return resolve({"columns": found.columns, "rows": found.rows} if isinstance(found, Table) else found)
 
         return await Resolver(self.sites, self.journal, self._sanitizer().journal_line, look, self.clock).resolve()
 

@@ -44,7 +44,7 @@ class Step:
             "state": self.state,
             **({"task": self.task.text} if self.task else {}),
             **({"took": duration(self.seconds)} if self.task and self.state in _ENDED else {}),
-            **({"why": str(self.problem)} if self.problem else {}),
+            **({"why": self.problem.wording} if self.problem else {}),
             **({"log": self.log} if self.log else {}),
             **({"note": self.note} if self.note else {}),
             **self.facts,

@@ -223,7 +223,7 @@ def _where_to_look(text: str) -> Advice:
 
 _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
     ("powerdown failed", Advice("The guest's OS did not react: look inside, allow more time, or stop it", GUEST_STOP)),
-    ("is locked", Advice("A task holds the guest: find it, wait for it, then try again", TASK_LIST, TASK_WAIT)),
+    ("is locked", Advice("If a task holds the guest, wait for it and try again", TASK_LIST, TASK_WAIT)),
     ("qmp command 'guest-", Advice("The guest agent did not answer in time; the guest may be busy. Try again")),
     ("got timeout", Advice("Another task holds the lock: see which, then try again", TASK_LIST)),
     ("already running", Advice("It is already running; nothing was changed")),

@@ -247,24 +247,26 @@ def no_guest(ref: int | str, view: View, *, all_seen: bool) -> NotFound:
             why=f"{', '.join(new)} is being created, and has no name before that is done",
             next_step=Advice("Give the vmid, or try again when its task has ended", TASK_LIST),
         )
+    if away := _nodes_without_names(view, key):
+        are = "is" if len(away) == 1 else "are"
+        why = f"{', '.join(away)} {are} not online, so the names of the guests there cannot be read"
+        return GuestNotFound(
+            f"No guest {str(ref)!r} can be found", why=why, next_step=Advice("Give the vmid", GUEST_LIST)
+        )
     if elsewhere:
         hint = Advice(f"It is {elsewhere[0]}; leave the node out")
     elif near:
         hint = Advice(did_you_mean(dict.fromkeys(near)))
     else:
         hint = see("List the guests", GUEST_LIST)
-    why = _why_unseen(view, key, all_seen=all_seen)
-    return GuestNotFound(f"There is no guest {str(ref)!r}", why=why, next_step=hint)
+    unseen = None if all_seen else "These credentials lack VM.Audit there, so it may exist unseen"
+    return GuestNotFound(f"There is no guest {str(ref)!r}", why=unseen, next_step=hint)
 
 
-def _why_unseen(view: View, key: str, *, all_seen: bool) -> str | None:
-    """Why it may exist anyway, if it may."""
-    if not all_seen:
-        return "These credentials lack VM.Audit there, so it may exist unseen"
-    away = sorted({row.node for row in view.guests if row.is_unreported and row.node not in view.online})
-    if away and not key.isdigit():
-        return f"The names of the guests on {', '.join(away)} cannot be read now"
-    return None
+def _nodes_without_names(view: View, key: str) -> list[str]:
+    """The offline nodes that may have a guest of this name: a guess at another name could lead to the wrong machine."""
+    away = {row.node for row in view.guests if row.is_unreported and row.node not in view.online}
+    return [] if key.isdigit() else sorted(away)
 
 
 def no_node(name: str, names: Iterable[str]) -> NotFound:

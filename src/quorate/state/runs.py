@@ -399,7 +399,7 @@ class RunStore:
 
 def no_run(id: str) -> NotFound:
     """The same error for a run that does not exist and one that the caller must not see."""
-    advice = see("List the runs, or use `quorate runs`", RUN_LIST)
+    advice = see("List the runs", RUN_LIST)
     return NotFound(f"There is no run {normalize_id(id)!r}", next_step=advice)
 
 

@@ -74,7 +74,7 @@ async def test_members_bring_rights_so_they_need_admin_while_a_new_pool_does_not
 async def test_a_pool_with_members_is_deleted_only_when_they_may_be_taken_out(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("access_delete", kind="pool", name="lab")
-        assert "is not empty: it has 5 guests and 1 storages" in text
+        assert "is not empty: guests 5, storages 1" in text
         facts = await quorate.facts("access_delete", kind="pool", name="lab", remove_members=True)
         assert "lab" not in quorate.sim.world.access.pools
         assert 108 in quorate.sim.world.guests

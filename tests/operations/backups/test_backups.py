@@ -159,7 +159,7 @@ async def test_a_backup_whose_answer_is_lost_is_found_and_made_once(tmp_path):
 
 async def test_bad_wishes_are_refused_before_anything_is_sent(tmp_path):
     async with rig(tmp_path) as quorate:
-        assert "does not hold backup" in await quorate.refusal("backup_create", guest=108, storage="local-lvm")
+        assert "does not take backup" in await quorate.refusal("backup_create", guest=108, storage="local-lvm")
         assert "between 1 and" in await quorate.refusal("backup_create", guest=[])
         assert "no guest" in await quorate.refusal("backup_create", guest="nobody")
         assert all(method == "GET" for method, _ in quorate.sim.requests)

@@ -153,7 +153,7 @@ async def test_what_may_not_be_overwritten_is_said_before_anything_is_sent(tmp_p
         ):
             assert words in await quorate.refusal("backup_restore", overwrite=True, **given), words
         assert "Node pve2 cannot read" in await quorate.refusal("backup_restore", backup=local, node="pve2")
-        assert "does not hold images" in await quorate.refusal("backup_restore", backup=stopped, storage="local")
+        assert "does not take images" in await quorate.refusal("backup_restore", backup=stopped, storage="local")
         assert all(method == "GET" for method, _ in quorate.sim.requests)
 
 

@@ -161,7 +161,7 @@ async def test_a_vm_without_the_drive_says_how_to_get_it(tmp_path):
         (TEMPLATE, {"gateway": "10.0.0.1"}, ["needs a static address"]),
         (TEMPLATE, {"ip": "10.0.0.5/24", "nic": "net3"}, ["has no net3", "nic_set"]),
         (TEMPLATE, {"custom": "nonsense"}, ["cicustom", "Nothing was sent"]),
-        (STOPPED_VM, {"user": "x", "storage": "local"}, ["does not hold images"]),
+        (STOPPED_VM, {"user": "x", "storage": "local"}, ["does not take images"]),
     ],
 )
 async def test_what_would_not_work_is_refused_in_words_that_help(tmp_path, vmid, arguments, words):

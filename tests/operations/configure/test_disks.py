@@ -172,7 +172,7 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
         (VM, {"size": 0}, ["is not a size"]),
         (VM, {"size": 1, "disk": "scsi0"}, ["scsi0", "is taken by"]),
         (VM, {"size": 1, "disk": "mp0"}, ["A VM has no disk slot 'mp0'"]),
-        (VM, {"size": 1, "storage": "local"}, ["local does not hold images", "For images there is"]),
+        (VM, {"size": 1, "storage": "local"}, ["local does not take images", "Storages for images:"]),
         (VM, {"size": 1, "storage": "moon"}, ["no storage 'moon'"]),
         (VM, {"size": "5000G", "storage": "local-lvm"}, ["free, not 4.9T", "force=true"]),
         (VM, {"size": 1, "path": "/x"}, ["containers only"]),
@@ -180,7 +180,7 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
         (VM, {"import_from": "/root/disk.img"}, ["Only root@pam", "storage:import/"]),
         (VM, {"import_from": "local:iso/x.img"}, ["imports only images and import content"]),
         (VM, {"import_from": "local:import/x.qcow2"}, ["x.qcow2 cannot be read on", "volume_list storage=local"]),
-        (CT, {"size": 1, "path": "/x", "storage": "nas"}, ["nas does not hold rootdir"]),
+        (CT, {"size": 1, "path": "/x", "storage": "nas"}, ["nas does not take rootdir"]),
         (CT, {"size": 1, "path": "/x", "format": "qcow2"}, ["does not apply to containers"]),
         (CT, {"size": 1, "path": "/x", "disk": "scsi1"}, ["A container has no disk slot 'scsi1'"]),
     ],
@@ -321,7 +321,7 @@ async def test_a_move_to_the_wrong_or_a_full_storage_is_refused(tmp_path):
         text = await quorate.refusal("disk_change", action="move", guest=VM, disk="scsi0", storage="tank")
         assert "free, not 60G" in text
         assert "force" not in text
-        assert "does not hold images" in await quorate.refusal(
+        assert "does not take images" in await quorate.refusal(
             "disk_change", action="move", guest=VM, disk="scsi0", storage="local"
         )
 

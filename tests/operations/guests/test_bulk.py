@@ -195,7 +195,7 @@ async def test_more_guests_than_the_limit_are_refused_with_their_number(tmp_path
         ({"action": "start", "guests": [108], "tags": ["x"]}, ["tags cannot be combined with action=start"]),
         ({"action": "snapshot", "guests": [108], "snapshot": "clean"}, ["already has a snapshot"]),
         ({"action": "snapshot", "guests": [108, 107], "snapshot": "no name"}, ["None of the guests", "is not a name"]),
-        ({"action": "backup", "guests": [108], "storage": "tank"}, ["tank does not hold backup", "nas"]),
+        ({"action": "backup", "guests": [108], "storage": "tank"}, ["tank does not take backup", "nas"]),
         ({"action": "delete", "guests": [108]}, ["Another tool does that: guest_delete"]),
     ],
 )

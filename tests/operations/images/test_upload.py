@@ -130,7 +130,7 @@ async def test_what_cannot_be_uploaded_is_refused_with_the_reason(tmp_path):
             ({"file": str(image(tmp_path, "false.qcow2", b"PK\x03\x04 packed"))}, "Image is not in qcow2 format"),
             ({"data": base64.b64encode(CONTENT).decode(), "filename": "false.vmdk"}, "is not a vmdk image"),
             ({"file": str(image(tmp_path)), "content": "import"}, ".qcow2"),
-            ({"file": str(image(tmp_path)), "storage": "local-lvm"}, "does not hold iso"),
+            ({"file": str(image(tmp_path)), "storage": "local-lvm"}, "does not take iso"),
             ({"file": str(image(tmp_path)), "storage": "nowhere"}, "no storage 'nowhere'"),
             ({"data": "!!!", "filename": "a.iso"}, "not base64"),
             ({"data": "YQ=="}, "needs a filename"),

@@ -169,7 +169,7 @@ async def test_a_lost_answer_never_makes_two_containers(tmp_path):
         ({"password": "1234"}, ("password", "at least 5 characters")),
         ({"ssh_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, ("not a public key",)),
         ({"rootfs": "big"}, ("is not a size",)),
-        ({"rootfs": "nas:8G"}, ("does not hold rootdir", "local-lvm")),
+        ({"rootfs": "nas:8G"}, ("does not take rootdir", "local-lvm")),
         ({"storage": "nowhere"}, ("no storage 'nowhere'",)),
         ({"mounts": ["local-lvm:8G"]}, ("has no path", "mp=/data")),
         ({"mounts": [{"size": "8G", "path": "/a/../b"}]}, ("has no path",)),

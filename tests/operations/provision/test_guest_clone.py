@@ -178,7 +178,7 @@ async def test_a_guest_lives_from_clone_to_deletion_on_every_version(tmp_path, v
         ({"guest": 108, "node": "pve2"}, ["local storage of pve1", "scsi0", "guest_migrate"]),
         ({"guest": 108, "node": "pve2", "storage": "tank"}, ["tank is not shared"]),
         ({"guest": 108, "node": "pve9"}, ["no node 'pve9'", "pve1, pve2, pve3"]),
-        ({"guest": 108, "storage": "local"}, ["local does not hold images", "local-lvm"]),
+        ({"guest": 108, "storage": "local"}, ["local does not take images", "local-lvm"]),
         ({"guest": 108, "storage": "cloud"}, ["no storage 'cloud'"]),
         ({"guest": 108, "snapshot": "dirty"}, ["no snapshot 'dirty'", "clean, configured"]),
         ({"guest": 108, "vmid": 99}, ["at least 100"]),

@@ -108,7 +108,7 @@ async def test_a_dry_run_has_made_all_checks_and_moves_nothing(tmp_path):
         ({"guest": 104, "node": "pve3", "mode": "restart"}, ["VM", "mode=live"]),
         ({"guest": 201, "node": "pve3", "mode": "live"}, ["container", "mode=restart"]),
         ({"guest": 201, "node": "pve3", "mode": "offline"}, ["running", "mode=restart"]),
-        ({"guest": 103, "node": "pve1", "target_storage": "pbs"}, ["pbs does not hold images"]),
+        ({"guest": 103, "node": "pve1", "target_storage": "pbs"}, ["pbs does not take images"]),
         ({"guest": 103, "node": "pve1", "target_storage": "tank:moon"}, ["no storage 'moon'"]),
         ({"guest": 108, "node": "pve2"}, ["clean, configured", "delete the snapshots"]),
         ({"guest": 102, "node": "pve2", "with_local_disks": True}, ["before-upgrade", "offline"]),

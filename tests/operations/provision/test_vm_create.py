@@ -302,7 +302,7 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
         ({"disks": [{"size": 8, "bus": "scsi", "foo": 1}]}, ("scsi0.foo",)),
         ({"disks": [{"size": 8, "serial": "a,b"}]}, ("comma",)),
         ({"disks": ["nowhere:8G"]}, ("no storage 'nowhere'",)),
-        ({"disks": ["pbs:8G"]}, ("does not hold images",)),
+        ({"disks": ["pbs:8G"]}, ("does not take images",)),
         (
             {"disks": [{"size": 8, "storage": "local-lvm", "format": "qcow2"}]},
             ("keeps disks as raw, not qcow2", "Leave format out"),

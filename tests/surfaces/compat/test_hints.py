@@ -84,7 +84,7 @@ def test_an_alternative_is_left_out_where_the_tool_does_not_take_its_argument():
     stop = either(Advice("Shut it down first", GUEST_POWER(action="shutdown")), Advice("give {stop}", stop=True))
     assert advise("gilby125", "proxmox_delete_lxc", stop) == "Shut it down first: proxmox_shutdown_lxc"
     forced = advise("solomonneas", "proxmox_destroy_resource", stop)
-    assert forced == "Shut it down first, or give force=true: proxmox_stop_resource"
+    assert forced == "Shut it down first (proxmox_stop_resource), or give force=true"
 
 
 def test_an_argument_that_is_required_cannot_be_left_out():

@@ -45,7 +45,7 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             raise NotFound(
                 f"The index has no script {name!r}" + (f" of the category {category}" if category else ""),
                 why=f"Similar names: {', '.join(near)}" if near else None,
-                next_step=Advice(f"Search for it. {REFRESH}", SCRIPT_SEARCH),
+                next_step=Advice("Search for it", SCRIPT_SEARCH).then(Advice(REFRESH)),
             )
         return found[0]
 

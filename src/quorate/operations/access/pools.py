@@ -116,7 +116,7 @@ async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -
     if (vms or storages) and not remove_members:
         listed = ", ".join([*vms[:10], *storages[:5]])
         raise Conflict(
-            f"Pool {pool} is not empty: it has {len(vms)} guests and {len(storages)} storages",
+            f"Pool {pool} is not empty: guests {len(vms)}, storages {len(storages)}",
             why=f"Among them {listed}",
             next_step=either(
                 Advice("Give {remove_members}", remove_members=True), Advice("take them out first", POOL_SET(pool=pool))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quorate.hints import HOST_REGISTER, Advice
+from quorate.hints import HOST_REGISTER, Advice, Wording
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Login, Machine, is_node
 from quorate.homelab.selection import SECONDS, Limits, Selection, ask_reachable, select
@@ -214,11 +214,11 @@ def _perform_then(
     return perform
 
 
-def _warnings(plans: Sequence[tuple[str, Plan]]) -> tuple[str | Advice, ...]:
+def _warnings(plans: Sequence[tuple[str, Plan]]) -> tuple[str | Wording, ...]:
     """Each warning once, with its hosts unless it is about all of them."""
-    advice: list[str | Advice] = []
+    advice: list[Wording] = []
     for _, plan in plans:
-        advice += [one for one in plan.warnings if isinstance(one, Advice) and one not in advice]
+        advice += [one for one in plan.warnings if isinstance(one, Wording) and one not in advice]
     shared = by_reason((label, one) for label, plan in plans for one in plan.warnings if isinstance(one, str))
     texts = (text if len(labels) == len(plans) else f"{', '.join(labels)}: {text}" for text, labels in shared.items())
     return (*texts, *advice)

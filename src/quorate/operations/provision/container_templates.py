@@ -85,7 +85,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _nowhere(wanted: str, node: str, names: list[str]) -> NotFound:
-    listed_names = f"There is {list_names(set(names))}" if names else None
+    listed_names = f"Available: {list_names(set(names))}" if names else None
     return NotFound(
         f"There is no container template {wanted!r}",
         why=f"Neither the storages of {node} nor its appliance list have it",

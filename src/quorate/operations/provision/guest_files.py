@@ -113,7 +113,7 @@ def matching(files: Iterable[File], wanted: str) -> list[File]:
 def missing_file(word: str, wanted: str, node: str, files: Iterable[File]) -> NotFound:
     names = sorted({file.name for file in files})
     otherwise = (
-        Advice(f"There is {list_names(names)}")
+        Advice(f"Available: {list_names(names)}")
         if names
         else Advice("There is none; download or upload one", IMAGE_DOWNLOAD, IMAGE_UPLOAD)
     )

@@ -235,7 +235,7 @@ async def _refuse_unreachable(
         raise Conflict(
             f"{node} does not have the storage {', '.join(sorted(lacking))} of {guest}",
             next_step=Advice("Give {target_storage}", target_storage=NAMED).then(
-                Advice(f"{node} has {', '.join(choice) or 'none for its disks'}"), "; "
+                Advice(f"storages of {node} for its disks: {', '.join(choice) or 'none'}"), "; "
             ),
         )
 

@@ -92,7 +92,7 @@ def mebibytes(word: str, amount: Amount, *, least: int = LEAST_MEMORY) -> int:
     count = parse_size(amount, unit="M") // MEBIBYTE
     if count < least:
         raise BadArgument(
-            f"{word}={amount} is less than {least} MiB", next_step=f"A bare number means MiB; write {amount}G for GiB"
+            f"{word}={amount} is less than {least} MiB", next_step="A bare number means MiB: 4096 is 4 GiB"
         )
     return count
 

@@ -24,7 +24,7 @@ def index_of(homelab: Homelab) -> Index:
 def provenance(homelab: Homelab, index: Index) -> dict[str, Any]:
     """How old the index is, because scripts may have changed since."""
     if index.taken is None:
-        return {"index": f"bundled, which has only some of the scripts; {REFRESH}"}
+        return {"index": f"bundled, with only some of the scripts. {REFRESH}"}
     return {"index": f"fetched {duration(max(0.0, homelab.clock.time() - index.taken))} ago"}
 
 

@@ -14,7 +14,21 @@ from quorate.operations.registry import Table
 from quorate.pipeline.caller import Exchange
 from quorate.pipeline.invocation import Result
 from quorate.pipeline.pipeline import Pipeline
-from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound, Problem, TaskFailed
+from quorate.problems import (
+    AuthenticationFailed,
+    BadArgument,
+    Conflict,
+    GuestNotFound,
+    NodeOffline,
+    NoQuorum,
+    NotFound,
+    OutcomeUnknown,
+    Problem,
+    TaskFailed,
+    TimedOut,
+    Unreachable,
+    UntrustedCertificate,
+)
 from quorate.pve.cluster import Defaults
 from quorate.pve.inventory import Inventory
 from quorate.pve.lookup import Resource
@@ -32,6 +46,10 @@ LONGEST_WAIT = 50.0  # seconds of one task_wait
 _NOT_OF_GUESTS = ("shared",)  # a field that only storages have
 PAGE = 200  # rows of one page of a native list
 USUAL_STORAGE = "local-lvm"
+
+
+SILENT = (AuthenticationFailed, NodeOffline, NoQuorum, OutcomeUnknown, TimedOut, Unreachable, UntrustedCertificate)
+"""Problems after which the cluster is not asked again: that would double the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +342,10 @@ class ToolCall:
         result = await self._run(operation, {**ours, **arguments}, exchange)
         data = result.data
         assert isinstance(data, dict)
+        facts = self._translate(data)
         if result.failed:
-            raise TaskFailed(str(data.get("plan", operation)), why=_why(data), facts=data)
-        return ChangeResult(self._translate(data), result.outcome)
+            raise TaskFailed(str(facts.get("plan", operation)), why=_why(facts), facts=facts)
+        return ChangeResult(facts, result.outcome)
 
     async def _run(self, operation: str, arguments: Mapping[str, Any], exchange: Exchange | None = None) -> Result:
         about_homelab = self._pipeline.operation(operation).about_homelab
@@ -337,8 +356,9 @@ class ToolCall:
         given = {**where, **_without_none(arguments)}
         try:
             result = await self._pipeline.run(operation, given, exchange or self._exchange)
-        except Problem:
-            await self._find_subject(arguments.get("guest"))
+        except Problem as problem:
+            if problem.advice and problem.advice.tools and not isinstance(problem, SILENT):
+                await self._find_subject(arguments.get("guest"))
             raise
         self.pictures += result.pictures
         return result

@@ -54,7 +54,9 @@ async def native_document(call: ToolCall, plan: Mapping[str, Any]) -> dict[str, 
     if not isinstance(plan.get("services", []), list):
         return dict(plan)
     if unknown := [name for name in plan if name not in PARTS]:
-        raise BadArgument(f"A plan has no {', '.join(unknown)}", next_step=f"Available: {', '.join(PARTS)}")
+        raise BadArgument(
+            f"A plan has no part {', '.join(map(repr, unknown))}", next_step=f"Available: {', '.join(PARTS)}"
+        )
     if plan.get("network_changes"):
         raise BadArgument(
             "A plan cannot contain network_changes",
