@@ -243,3 +243,13 @@ async def test_a_restore_to_a_taken_vmid_is_refused_with_what_can_be_done_there(
         assert "already exists" in text or "is taken" in text
         assert "overwrite" not in text
         assert ("force=true" in text) == (name != "gilby125")
+
+
+async def test_a_change_of_several_steps_that_fails_names_only_tools_of_the_surface(tmp_path):
+    async with surface(tmp_path, "washyu", opt_ins=OPT_INS) as served:
+        running = next(one.vmid for one in served.sim.world.guests.values() if one.kind == "qemu" and one.running)
+        node = served.sim.world.guests[running].node
+        served.sim.faults.add("595:DELETE:/nodes/*")
+        text = text_of(await served.call("delete_proxmox_vm", node=node, vmid=running))
+        assert "list_proxmox_resources" in text
+        assert named_in(text) <= set(system("washyu").tools), text
