@@ -16,7 +16,7 @@ from quorate.hints import (
     SERVICE_INSTALL,
     VM_CREATE,
     Advice,
-    append_advice,
+    either,
 )
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, find_machine
@@ -150,15 +150,14 @@ class _Journey:
     async def _work(self, report: Report) -> dict[str, Any]:
         context = self._context
         assert context is not None
-        tools = (
-            SERVICE_INSTALL(service=self._template.id, host=self._where, docker=True),
-            GUEST_DELETE(guest=self._vmid),
-        )
+        install = SERVICE_INSTALL(service=self._template.id, host=self._where, docker=True)
+        delete = Advice("delete the guest", GUEST_DELETE(guest=self._vmid))
         try:
             await context.carry_out(self._cluster, self._plan, CREATE_SECONDS, report)
         except Problem as problem:
-            step = f"If guest {self._vmid} exists afterwards, install the service there, or delete the guest"
-            problem.advice = append_advice(problem.advice, step, *tools)
+            install_there = Advice(f"If guest {self._vmid} exists afterwards, install the service there", install)
+            then = either(install_there, delete)
+            problem.advice = problem.advice.then(then) if problem.advice else then
             raise
         self._made.set()
         chosen = self._chosen
@@ -169,7 +168,7 @@ class _Journey:
             await context.permit()
             return await with_record(self._homelab, entry, self._install)(report)
         except Problem as problem:
-            problem.advice = Advice(f"Guest {self._vmid} exists: install the service there, or delete it", *tools)
+            problem.advice = either(Advice(f"Guest {self._vmid} exists: install the service there", install), delete)
             raise
 
     async def _install(self, report: Report) -> dict[str, Any]:
