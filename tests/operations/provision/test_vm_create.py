@@ -292,7 +292,7 @@ async def test_a_task_that_fails_leaves_nothing_and_says_why(tmp_path):
         ({"name": "my server_1"}, ("DNS name", "'my-server-1' would work")),
         ({"name": "-"}, ("DNS name",)),
         ({"tags": ["no way!"]}, ("'no way!' cannot be a tag",)),
-        ({"memory": 4}, ("less than 16 MiB", "4G")),
+        ({"memory": 4}, ("less than 16 MiB", "4096 is 4 GiB")),
         ({"memory": "lots"}, ("is not a size",)),
         ({"memory": "1G", "balloon": "2G"}, ("balloon is more than memory",)),
         ({"memory": "2T"}, ("No node has 2T of memory",)),
