@@ -1,0 +1,222 @@
+"""The object behind a write: where PVE shows it, its content now, and its content afterwards.
+
+What judges, binds or proves a write looks at this object instead of the parameters of the request: the risk is that of
+the result, an approval is void when the object has changed, and "done" means that the object reads as predicted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from quorate.problems import NotFound, ParameterRejected
+from quorate.pve.formats import split_list
+from quorate.pve.schema import Facts
+from quorate.pve.validation import text_of
+from quorate.pve.wire import Request, Text
+
+if TYPE_CHECKING:
+    from quorate.pve.cluster import Cluster
+
+CONTROL: Final = frozenset(
+    {"digest", "delete", "revert", "force", "skiplock", "background_delay", "lock-token", "allow-pending", "moveto"}
+)
+"""Parameters that say how to write, not what."""
+
+_GUEST: Final = re.compile(r"(?P<guest>/nodes/{node}/(?:qemu|lxc)/{vmid})(?P<sub>/.*)?")
+_SNAPSHOT: Final = re.compile(r"/snapshot/{snapname}(?:/rollback|/config)?")
+_GUEST_COLLECTIONS: Final = ("/firewall/", "/agent")
+"""Below a guest, but not its configuration."""
+
+_INSTEAD: Final = {
+    "/pools": "/pools/{poolid}",
+    "/nodes/{node}/services/{service}": "/nodes/{node}/services/{service}/state",
+    "/nodes/{node}/replication/{id}": "/nodes/{node}/replication/{id}/status",
+    "/nodes/{node}/tasks/{upid}": "/nodes/{node}/tasks/{upid}/status",
+    "/nodes/{node}/qemu": "/nodes/{node}/qemu/{vmid}/config",
+    "/nodes/{node}/lxc": "/nodes/{node}/lxc/{vmid}/config",
+    "/nodes/{node}/ceph/pool/{name}": "/nodes/{node}/ceph/pool/{name}/status",
+    "/nodes/{node}/ceph/osd/{osdid}": "/nodes/{node}/ceph/osd/{osdid}/metadata",
+    "/nodes/{node}/certificates/custom": "/nodes/{node}/certificates/info",
+    "/nodes/{node}/certificates/acme/certificate": "/nodes/{node}/certificates/info",
+}
+"""Objects that PVE shows under another path than the one they are written to, and folders that show only links."""
+
+_UNREADABLE: Final = re.compile(
+    r"/access/(?:password|ticket|vncticket|openid/.*|tfa/.*)|/nodes/{node}/(?:execute|wakeonlan|status)"
+    r"|/cluster/config|/nodes/{node}/ceph/(?:init|start|stop|restart|osd)"
+    r"|/cluster/(?:sdn(?:/lock|/rollback|/vnets/{vnet}/ips)?|bulk-action/.*|ha/status/.*|notifications/targets/.*)"
+    r"|/nodes/{node}/(?:(?:start|stop|suspend|migrate)all|vzdump|aplinfo|apt/update|disks/(?:initgpt|wipedisk))"
+    r"|/nodes/{node}/storage/{storage}/(?:upload|download-url|oci-registry-pull|content)"
+    r"|.*/(?:vncproxy|termproxy|spiceproxy|vncshell|spiceshell|mtunnel|dbus-vmstate)"
+)
+"""Writes whose effect no object shows, because they act on many or on nothing that is stored."""
+
+_VOLATILE: Final = frozenset(
+    {"next-run", "last-run-endtime", "last-run-state", "last-run-upid", "used", "active", "exists", "uptime", "pending"}
+    | {"time", "localtime"}
+)
+"""What PVE computes when it is asked, so it changes while nobody changes anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where PVE shows an object: a path of its own, or a row of a list."""
+
+    path: str
+    key: str = ""
+    """In a list: the field that names the row; empty if the path shows the object itself."""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.key}={self.value}" if self.key else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as PVE showed it; `content` is None if there is none."""
+
+    location: Location
+    content: Any
+
+    @property
+    def exists(self) -> bool:
+        return self.content is not None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Its fields; none if it is absent or is a list."""
+        return self.content if isinstance(self.content, Mapping) else {}
+
+    @property
+    def digest(self) -> str:
+        """PVE's own digest, if it has one."""
+        return str(self.options.get("digest", ""))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever anyone changes the object, and only then: PVE lists rows and fields in any order."""
+        if not self.exists:
+            return "absent"
+        return hashlib.sha256(msgspec.json.encode(_canonical(self.content), order="sorted")).hexdigest()[:16]
+
+
+def locate(facts: Facts, request: Request) -> Location | None:
+    """Where the object of a write can be read; None if PVE shows none."""
+    template, values = request.template, {**request.params, **request.match.values}
+    guest = _GUEST.fullmatch(template)
+    sub = (guest["sub"] or "") if guest else ""
+    if guest and sub.startswith("/snapshot"):
+        return _snapshot_location(request, guest["guest"], sub, values)
+    if guest and not sub.startswith(_GUEST_COLLECTIONS):
+        return _own_location(f"{guest['guest']}/config", values)
+    if _UNREADABLE.fullmatch(template) or (guest and sub.startswith("/agent")):
+        return None
+    if template == "/access/acl":
+        return Location(template, "path", _text(values.get("path")))
+    if shown := _INSTEAD.get(template):
+        return _own_location(shown, values)
+    if template.endswith("/firewall/rules"):  # a rule has no name, only a position, and positions move
+        return _own_location(template, values)
+    if request.method == "POST" and not template.endswith("}") and (row := _row_of(facts, request, values)):
+        return row
+    return _nearest_object(facts, request, values)
+
+
+async def read_stored(cluster: Cluster, location: Location) -> StoredObject:
+    """The object as it is now. Raises a Problem if it cannot be read: then nothing is known about it."""
+    try:
+        shown = await cluster.get(location.path)
+    except (NotFound, ParameterRejected) as problem:
+        if isinstance(problem, ParameterRejected) and "no such" not in str(problem).lower():  # jobs answer 400
+            raise
+        return StoredObject(location, None)
+    if not location.key:
+        return StoredObject(location, {} if shown is None else shown)
+    rows = [row for row in shown if isinstance(row, Mapping)] if isinstance(shown, list) else []
+    named = [row for row in rows if _text(row.get(location.key)) == location.value]
+    if not named:
+        return StoredObject(location, None)
+    return StoredObject(location, named[0] if len(named) == 1 and location.path != "/access/acl" else named)
+
+
+def predict(request: Request, stored: StoredObject) -> Mapping[str, Any] | None:
+    """The fields of the object after the write, as far as the request decides them; None if it will be gone."""
+    if request.method == "DELETE":
+        return None
+    removed = {name for name in split_list(_text(request.params.get("delete", ""))) if name}
+    kept = {name: value for name, value in stored.options.items() if name not in removed}
+    return {**kept, **sets(request)}
+
+
+def sets(request: Request) -> dict[str, Text]:
+    """The fields that the request writes."""
+    return {
+        name: value
+        for name, value in request.params.items()
+        if name not in CONTROL and name not in request.match.values
+    }
+
+
+def _own_location(template: str, values: Mapping[str, Text]) -> Location | None:
+    path = template
+    for name in re.findall(r"{([^}]+)}", template):
+        value = _text(values.get(name))
+        if not value:
+            return None
+        path = path.replace(f"{{{name}}}", value)
+    return Location(path)
+
+
+def _snapshot_location(request: Request, guest: str, sub: str, values: Mapping[str, Text]) -> Location | None:
+    if _SNAPSHOT.fullmatch(sub):
+        return _own_location(f"{guest}/snapshot/{{snapname}}/config", values)
+    folder = _own_location(f"{guest}/snapshot", values)
+    return folder and Location(folder.path, "name", _text(request.params.get("snapname")))
+
+
+def _row_of(facts: Facts, request: Request, values: Mapping[str, Text]) -> Location | None:
+    """The row of a collection that a POST adds: the parameter that would be the next part of the path names it."""
+    folder = _own_location(request.template, values)
+    if folder is None or facts.find("GET", folder.path) is None:
+        return None
+    for name, value in request.params.items():
+        text = _text(value)
+        member = facts.find("DELETE", f"{folder.path}/{text}") or facts.find("GET", f"{folder.path}/{text}")
+        if text and member is not None and member.endpoint.template == f"{request.template}/{{{name}}}":
+            return Location(folder.path, name, text)
+    return None
+
+
+def _nearest_object(facts: Facts, request: Request, values: Mapping[str, Text]) -> Location | None:
+    """The path itself, or the object that an action such as /migrate is about."""
+    template = request.template
+    while template:
+        location = _own_location(_INSTEAD.get(template, template), values)
+        match = facts.find("GET", location.path) if location else None
+        if match is not None and not match.endpoint.returns.get("links"):
+            return location
+        parent, _, last = template.rpartition("/")
+        if last.startswith("{"):  # without a page of its own, it may be a row of the list above
+            folder = _own_location(parent, values)
+            listed = folder and facts.find("GET", folder.path)
+            return Location(folder.path, last[1:-1], _text(values.get(last[1:-1]))) if folder and listed else None
+        template = parent
+    return None
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _canonical(part) for name, part in value.items() if name not in _VOLATILE}
+    if isinstance(value, (list, tuple)):
+        return sorted((_canonical(part) for part in value), key=lambda part: msgspec.json.encode(part, order="sorted"))
+    return text_of(value) if isinstance(value, (bool, int, float)) else value
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else text_of(value)
