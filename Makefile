@@ -40,7 +40,7 @@ test: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Tests that take minutes: every tool under every fault, searches for leaked secrets, fifty thousand random calls that must
-# lose nothing (`python -m tests.oracle SEED` repeats some), and the cases that `make test` skips. FULL_WIDTH=1 takes hours.
+# lose nothing (`python -m tests.oracle SEED` repeats some). FULL_WIDTH=1 takes hours.
 # SHARE=2/4 runs every fourth of these tests, starting with the second.
 thorough: setup
 	@$(COMPILE)

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,6 @@ gc.set_threshold(50_000)
 
 MEMORY = "/dev/shm"
 ROOM = 4 << 30
-LONG_TABLE = 4
 
 _homes = itertools.count()
 
@@ -61,30 +60,6 @@ def pytest_collection(session: pytest.Session) -> None:
 def _import(file: Path) -> None:
     with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection tries again and reports it
         importlib.import_module(".".join(file.with_suffix("").parts))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
-    """Of a long table of cases `make test` takes every fourth, unless `every_case` or `sample` says which.
-
-    The cases that it leaves out do not even become tests: to make thousands of them takes seconds in every worker.
-    """
-    yield
-    cases, thorough = metafunc._calls, pytest.mark.thorough.mark
-    marks = {mark.name for mark in metafunc.definition.iter_markers()}
-    if "thorough" not in marks and "every_case" not in marks:
-        table = [case for case in cases if not any(mark.name in ("thorough", "every_case") for mark in case.marks)]
-        if len(table) >= LONG_TABLE:
-            for number, case in enumerate(table):
-                if number % 4:
-                    case.marks.append(thorough)
-    if _leaves_out_thorough(metafunc.config):
-        cases[:] = [case for case in cases if thorough not in case.marks and "thorough" not in marks] or cases[:1]
-
-
-def _leaves_out_thorough(config: pytest.Config) -> bool:
-    """A case that is named on the command line is said to be deselected, not to be missing."""
-    return config.option.markexpr == "not thorough" and not any("::" in argument for argument in config.args)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,7 +31,6 @@ async def test_an_administration_account_cannot_be_set_up_on_the_plain_rig(tmp_p
     assert contents() == before
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(
     "command",
     [

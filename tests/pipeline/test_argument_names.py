@@ -217,7 +217,7 @@ async def test_what_is_not_secret_is_shown_in_a_refusal(tmp_path):
         ("firewall_rule_create", "Did you mean 'firewall_rule_set'?"),
         ("show_my_snapshots", "Related tools: snapshot_list"),
         ("node_service", "Related tools: node_service_control"),
-        ("service_control", "Related tools: guest_service_control, host_service_control, node_service_control."),
+        ("service_control", "Related tools: guest_service_control, node_service_control."),
         ("image_delete", "Related tools: volume_delete."),
         ("pool_delete", "Related tools: access_delete."),
         ("xyzzy", "List the tools."),

@@ -3,7 +3,6 @@
 import pytest
 
 from quorate.command_secrets import HIDDEN, shown_line, without_secrets
-from tests.rigs.sweeps import sample
 
 CANARY = "Hunter2-canary"
 
@@ -93,8 +92,6 @@ def test_a_very_long_line_is_told_by_its_beginning(part: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "part", sample(["curl -u ", "x", "mysql ", "a:", "docker login ", "x://", "PASS_", "--a-", "x-"], every=4)
-)
+@pytest.mark.parametrize("part", ["curl -u ", "x", "mysql ", "a:", "docker login ", "x://", "PASS_", "--a-", "x-"])
 def test_no_text_keeps_us_busy(part: str) -> None:
     assert without_secrets(part * 20_000) == part * 20_000

@@ -20,7 +20,6 @@ from tests.generators.population import populate
 from tests.generators.read_arguments import read_arguments
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
-from tests.rigs.sweeps import sample
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +92,7 @@ def everything(quorate: Rig, answer: Any) -> str:
     return "\n".join([text_of(answer), str(answer.structured_content), *lines])
 
 
-@pytest.mark.parametrize("part", sample(range(3), every=3))
+@pytest.mark.parametrize("part", range(3))
 async def test_no_tool_that_reads_tells_of_it(free: Rig, veiled: Rig, part: int) -> None:
     reads = [one for one in operations(TOOLSETS).values() if one.risk in (Risk.READ, Risk.LOOK_INSIDE)]
     calls = [(one.name, arguments) for one in reads for arguments in read_arguments(one, free.sim.world)]
@@ -240,7 +239,7 @@ async def test_completions_resources_and_prompts_do_not_know_it(veiled: Rig) -> 
         assert not told(str(refused.value), asked=asked)
 
 
-@pytest.mark.parametrize("surface", sample(SYSTEMS, every=3))
+@pytest.mark.parametrize("surface", SYSTEMS)
 async def test_tools_of_other_servers_do_not_tell_of_it(tmp_path: Path, free: Rig, surface: str) -> None:
     async with second_server(free, tmp_path / "c.jsonl", policy=policy(RULE), surfaces=(surface,)) as veiled:
         leaks, answered = [], 0

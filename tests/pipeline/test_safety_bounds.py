@@ -19,7 +19,7 @@ from tests.rigs.mcp_session import rig, text_of
 from tests.runs import test_evacuate as evacuation
 from tests.surfaces.web.test_limits import dialling, post_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_case]
+pytestmark = pytest.mark.anyio
 
 
 @tries("an endless argument")

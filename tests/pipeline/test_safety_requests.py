@@ -22,7 +22,7 @@ from tests.generators.read_arguments import read_arguments
 from tests.pipeline.test_safety_table import STOPPED, tries, writes
 from tests.rigs.mcp_session import Rig, rig, second_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_case]
+pytestmark = pytest.mark.anyio
 
 CONFIG = f"/nodes/pve1/qemu/{STOPPED}/config"
 FOREIGN = "local-lvm:vm-100-disk-0"

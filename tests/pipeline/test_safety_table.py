@@ -48,7 +48,7 @@ from tests.rigs.silent_host import silent
 from tests.rigs.simulated_guests import files, reach_by_ssh
 from tests.rigs.web_server import web
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_case]
+pytestmark = pytest.mark.anyio
 
 SAFETY = paths.DOCS / "safety.md"
 TABLES = ("layer", "attempt")

@@ -14,7 +14,6 @@ from quorate.state.runs import Run, RunState
 from tests.rigs.manual_clock import jump
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.simulated_guests import machine
-from tests.rigs.sweeps import sample
 from tests.runs.control import work_and_act_when
 from tests.runs.test_rolling_update import STAYS, TWO, is_rebooting, is_shutting_down, is_updating, reboots
 
@@ -81,7 +80,7 @@ async def work_until_window_closes(quorate: Rig, moment: Callable[[Run], bool], 
     return await work_and_act_when(quorate, started["run"], moment, close)
 
 
-@pytest.mark.parametrize("moment", sample([is_updating, is_shutting_down, is_rebooting], every=3))
+@pytest.mark.parametrize("moment", [is_updating, is_shutting_down, is_rebooting])
 async def test_a_window_that_closes_leaves_no_guest_shut_down(tmp_path: Path, moment: Callable[[Run], bool]) -> None:
     async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         guests = quorate.sim.world.guests
