@@ -1,8 +1,8 @@
 """Where a request ends: refused if a proxy in front of the server could see its end elsewhere.
 
-h11 accepts several spellings that other programs read differently, such as two lengths or a folded header. If a proxy and
-the server disagree about the end of a request, a caller can hide a second request in the first one. Such a request gets
-the status 400, and its connection is closed.
+h11 accepts several spellings that other programs read differently, such as two lengths or a folded header. If a proxy
+and the server disagree about the end of a request, a caller can hide a second request in the first one. Such a request
+gets the status 400, and its connection is closed.
 """
 
 from __future__ import annotations
