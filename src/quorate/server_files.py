@@ -67,7 +67,7 @@ class ServerFiles:
         raise self.refusal(otherwise)
 
     def require(self, text: str, otherwise: str | Advice) -> None:
-        """Refuse a path that `find` would refuse; for a caller on this machine, whoever opens the file reports it."""
+        """Refuse a path that `find` would refuse to a caller elsewhere."""
         if not self.local:
             self.find(text, otherwise)
 

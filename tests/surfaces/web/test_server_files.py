@@ -15,6 +15,7 @@ from mcp.types import ElicitResult
 
 from quorate.config import Access, Approval
 from quorate.config.http import HttpSettings
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.homelab import House, house
 from tests.rigs.mcp_session import text_of
 from tests.rigs.web_server import Web, served, web
@@ -87,6 +88,7 @@ def make_paths(tmp_path: Path, folder: Path) -> dict[str, str]:
     }
 
 
+@tries("a caller over HTTP names a file of the server, to send it elsewhere or to find out whether it exists")
 @pytest.mark.parametrize("set_aside", [True, False])
 async def test_a_remote_caller_gets_one_answer_for_every_file_that_is_not_set_aside(tmp_path, set_aside):
     folder = tmp_path / "images"
@@ -118,7 +120,9 @@ async def test_a_remote_caller_uploads_what_the_operator_set_aside(tmp_path):
     async with web(tmp_path, access=Access.OPERATE, toolsets=("all",), more=more) as quorate, remote(quorate) as client:
         worked, text = await answer(client, "image_upload", file=f"{folder}/debian/tools.iso", storage="nas")
         assert worked, text
-        assert quorate.rig.sim.world.storages["nas"].volume("pve1", "nas:iso/tools.iso").size == len(CONTENT)
+        stored = quorate.rig.sim.world.storages["nas"].volume("pve1", "nas:iso/tools.iso")
+        assert stored is not None
+        assert stored.size == len(CONTENT)
 
 
 async def test_a_link_that_appears_while_the_person_reads_the_question_is_not_followed(tmp_path):
@@ -126,7 +130,7 @@ async def test_a_link_that_appears_while_the_person_reads_the_question_is_not_fo
     folder.mkdir()
     image, secret = folder / "tools.iso", tmp_path / "backup.iso"
     secret.write_bytes(CONTENT)
-    settings = {"approval": Approval.ASK, "approve_changes": True, "more": {"upload_dirs": (folder,)}}
+    settings: dict[str, Any] = {"approval": Approval.ASK, "approve_changes": True, "more": {"upload_dirs": (folder,)}}
     async with web(tmp_path, toolsets=("all",), **settings) as quorate:
         for swap in (lambda: image.symlink_to(secret), lambda: os.link(secret, image)):
             image.unlink(missing_ok=True)
@@ -137,7 +141,7 @@ async def test_a_link_that_appears_while_the_person_reads_the_question_is_not_fo
                 questions.append(params.message)  # noqa: B023
                 image.unlink()
                 swap()
-                return ElicitResult(action="accept", content=_typed(params.message))
+                return ElicitResult(action="accept", content={"typed": _word_of(params.message)})
 
             async with quorate.client(elicitation_callback=person) as client:
                 worked, _ = await answer(client, "image_upload", file=str(image), storage="nas")
@@ -146,8 +150,8 @@ async def test_a_link_that_appears_while_the_person_reads_the_question_is_not_fo
             assert quorate.rig.sim.world.storages["nas"].volume("pve1", "nas:iso/tools.iso") is None
 
 
-def _typed(question: str) -> dict[str, str]:
-    return {"typed": question.rpartition("Type ")[2].partition(" to approve")[0]}
+def _word_of(question: str) -> str:
+    return question.rpartition("Type ")[2].partition(" to approve")[0]
 
 
 async def test_a_caller_on_this_machine_uploads_any_image(tmp_path):

@@ -27,7 +27,7 @@ from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
 from quorate.surfaces.web.limits import ConcurrencyLimit, address_key
 from quorate.surfaces.web.origin_check import HEADER_BYTES, bracket_ipv6
 from quorate.surfaces.web.replies import refusal
-from quorate.surfaces.web.request_framing import StrictConnection
+from quorate.surfaces.web.request_boundary import StrictConnection
 
 HEADER_SECONDS = 20.0
 SURPLUS_SECONDS = 2.0

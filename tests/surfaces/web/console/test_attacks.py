@@ -8,6 +8,7 @@ import pytest
 
 from quorate.state.freeze import Freeze
 from quorate.surfaces.web.credentials import LocalLogin
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with
 from tests.rigs.mcp_session import rig
 from tests.rigs.web_server import served
@@ -60,6 +61,7 @@ OTHER_PAGE = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 
 
+@tries("a web page, or a program at the same address, locks out valid tokens by failing")
 async def test_a_page_of_another_site_cannot_lock_out_the_tokens_of_an_address(tmp_path):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
