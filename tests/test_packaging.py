@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,35 @@ def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> Non
     assert (tmp_path / "unpacked" / manifest["server"]["entry_point"]).is_file()
     project = tomllib.loads((tmp_path / "unpacked" / "pyproject.toml").read_text())
     assert manifest["server"]["mcp_config"]["args"][-2] in project["project"]["scripts"]
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    """What only another package brings along may be gone with its next version."""
+    project = manifests.PROJECT
+    requirements = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    declared = {re.split(r"[\[<>=~! ;]", one, maxsplit=1)[0].lower() for one in requirements}
+    providers = packages_distributions()
+    undeclared = {
+        f"{name} in {file.relative_to(ROOT)}"
+        for file in (ROOT / "src").rglob("*.py")
+        for name in imported_packages(file)
+        if not declared.intersection(provider.lower().replace("_", "-") for provider in providers.get(name, [name]))
+    }
+    assert not undeclared
+
+
+def imported_packages(file: Path) -> set[str]:
+    """The packages of others that it imports anywhere, also inside functions."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.add(node.module)
+    return {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"quorate"}
 
 
 def test_every_manifest_tells_the_one_version() -> None:

@@ -239,7 +239,7 @@ def build(
     )
     sites = make_sites(settings, clusters, home)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
-    pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds)
+    pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds, upload_dirs=settings.upload_dirs)
     app = App(settings, pipeline, store, audit, home, run_store)
     home.secret_store.revealed |= _channel_secrets(settings)
     return app

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.config import Access, ConfigError, Settings, load
-from quorate.config.names import CLUSTER, GENERAL, HOMELAB, HTTP, OPT_INS, SSH, SSH_GUESTS
+from quorate.config.names import CLUSTER, GENERAL, HOMELAB, HTTP, IMAGES, OPT_INS, SSH, SSH_GUESTS
 from quorate.config.smoke import read_smoke
 from quorate.problems import NotConfigured
 from quorate.pve.connection import Secret, Token, Trust
@@ -27,7 +27,12 @@ THEIRS = {
 MINE = {"PROXMOX_URL": "https://pve1:8006", "PROXMOX_TOKEN_ID": "root@pam!mine", "PROXMOX_TOKEN_SECRET": SECRET}
 MINE_TOML = f'[clusters.home]\nurl = "pve1"\ntoken_id = "root@pam!mine"\ntoken_secret = "{SECRET}"\n'
 EVERY_OTHER = sorted(
-    {name for names in (GENERAL, HTTP, SSH, SSH_GUESTS, HOMELAB) for one in names.values() for name in one.variables}
+    {
+        name
+        for names in (GENERAL, HTTP, SSH, SSH_GUESTS, HOMELAB, IMAGES)
+        for one in names.values()
+        for name in one.variables
+    }
     | {*OPT_INS, "PROXMOX_ENABLE_LIVE_SMOKE", "PROXMOX_SMOKE_CREATE", "PROXMOX_VM_101_SSH_HOST", "PROXMOX_CA_FILE"}
     | {"PROXMOX_TOKEN_SECRET_FILE", "PROXMOX_PASSWORD_FILE", "HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "PATH"}
     | {"HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSH_AUTH_SOCK", "HOMELAB_PASSWORD", "LD_PRELOAD"}

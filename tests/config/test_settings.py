@@ -751,3 +751,24 @@ def test_importing_the_module_pulls_in_nothing_heavy() -> None:
     code = "import sys, quorate.config; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"aiohttp", "mcp", "pydantic", "tomllib", "difflib", "asyncio"} & set(modules)
+
+
+def test_folders_for_uploads_are_read_from_both_sources_and_never_contain_everything(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('[images]\nupload_dirs = ["isos", "/srv/./templates/"]\n')
+    assert load(file=file, environ={}, tolerate=True).upload_dirs == (tmp_path / "isos", Path("/srv/templates"))
+    environ = {"QUORATE_IMAGES_UPLOAD_DIRS": "/srv/isos, /srv/images"}
+    assert load(file=file, environ=environ, tolerate=True).upload_dirs == (Path("/srv/isos"), Path("/srv/images"))
+    assert load(environ={}, tolerate=True).upload_dirs == ()
+    for table in (
+        'upload_dirs = ["/srv", "/"]',
+        'upload_dirs = ["/srv/.."]',
+        "upload_dirs = [1]",
+        "upload_dir = '/srv'",
+    ):
+        file.write_text(f"[images]\n{table}\n")
+        with pytest.raises(ConfigError, match="upload_dir"):
+            load(file=file, environ={}, tolerate=True)
+    file.write_text('images = "/srv"\n')
+    with pytest.raises(ConfigError, match=r"\[images\]"):
+        load(file=file, environ={}, tolerate=True)

@@ -54,6 +54,8 @@ SAFETY = paths.DOCS / "safety.md"
 TABLES = ("layer", "attempt")
 """The first columns of the tables whose rows are tried here."""
 TRIED: set[str] = set()
+EDGE = tuple(f"surfaces.web.{name}" for name in ("test_request_boundary", "test_server_files", "console.test_attacks"))
+"""Where the attempts over HTTP are."""
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 VM, STOPPED, WINDOWS = 104, 108, 107
@@ -80,7 +82,7 @@ def rows_of_the_tables() -> list[str]:
 
 
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
-    for further in ("pipeline.test_safety_requests", "pipeline.test_safety_bounds", "runs.test_access"):
+    for further in ("pipeline.test_safety_requests", "pipeline.test_safety_bounds", "runs.test_access", *EDGE):
         importlib.import_module(f"tests.{further}")
     rows = rows_of_the_tables()
     assert len(rows) == len(set(rows))

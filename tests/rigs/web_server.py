@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from quorate.config import Access
 from quorate.config.http import HttpSettings
 from quorate.state.tokens import Tokens
+from quorate.surfaces.web.credentials import LocalLogin
 from quorate.surfaces.web.listener import Listener
 from quorate.surfaces.web.server import prepare
 from tests.rigs.mcp_session import Rig, rig
@@ -91,10 +92,10 @@ async def web(
 
 
 @asynccontextmanager
-async def served(inner: Rig, http: HttpSettings | None = None) -> AsyncIterator[Web]:
+async def served(inner: Rig, http: HttpSettings | None = None, login: LocalLogin | None = None) -> AsyncIterator[Web]:
     """Another HTTP server in front of a rig that already exists."""
     settings = replace(http or HttpSettings(), port=0)
-    listener = await prepare(inner.app.core(settings))
+    listener = await prepare(inner.app.core(settings, login))
     ended = asyncio.create_task(listener.listen())
     await asyncio.wait_for(_started(listener, ended), START_SECONDS)
     try:

@@ -13,7 +13,7 @@ from quorate.config.credentials import read_secret
 from quorate.config.folders import usual_audit_file, usual_config_file, usual_state
 from quorate.config.homelab import read_homelab
 from quorate.config.local_connection import read_local_connection
-from quorate.config.names import GENERAL, HTTP
+from quorate.config.names import GENERAL, HTTP, IMAGES
 from quorate.config.policy import read_policy, refuse_ambiguous_rules
 from quorate.config.raw import Rank, RawSettings, Source, merge
 from quorate.config.settings import HOMELAB, WAIT_SECONDS, Access, Approval, ClusterSettings, ConfigError, Settings
@@ -30,6 +30,7 @@ from quorate.config.values import (
     as_access,
     as_approval,
     as_choice,
+    as_folders,
     as_path,
     as_state,
     as_surfaces,
@@ -69,9 +70,8 @@ def load(
     process = environment(os.environ if environ is None else environ)
     by_variables = settings_in_variables(process)
     table, toml = toml_file(file or _config_file(by_variables, process.variables), process.variables)
-    by_table = settings_in_table(
-        table, GENERAL, toml, also=("clusters", "policy", "rules", "http", "ssh", "inside", "homelab", "watch")
-    )
+    tables = ("clusters", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
+    by_table = settings_in_table(table, GENERAL, toml, also=tables)
     flags = settings_in_arguments(access=access, toolsets=toolsets, approval=approval, surface=surface)
     general = merge(flags, by_variables, by_table)
     local = read_local_connection(
@@ -112,6 +112,7 @@ def load(
         gate_chosen=bool({"access", "approval"} & set(general)),
         look_inside=read(general, "look_inside", as_choice, False),
         command_rules=read_command_rules(table.get("inside", {}), toml),
+        upload_dirs=_upload_dirs(by_variables, table.get("images", {}), toml),
         homelab=read_homelab(by_variables, table.get("homelab", {}), toml, live, warnings),
         approval=read(general, "approval", as_approval, Approval.ASK),
         approve_changes=read(general, "approve_changes", as_choice, False),
@@ -139,6 +140,13 @@ def _cap_access(clusters: tuple[ClusterSettings, ...], general: RawSettings) -> 
     return tuple(
         replace(one, access=most) if one.access is not None and not most.allows(one.access) else one for one in clusters
     )
+
+
+def _upload_dirs(by_variables: RawSettings, table: object, toml: Source) -> tuple[Path, ...]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"The setting images{toml.suffix} must be a table: write [images] above its settings.")
+    images = merge(by_variables, settings_in_table(table, IMAGES, replace(toml, suffix=" in [images]")))
+    return read(images, "upload_dirs", as_folders, ())
 
 
 def _http(flags: Mapping[str, str | None], by_variables: RawSettings, table: object, toml: Source) -> HttpSettings:

@@ -109,6 +109,7 @@ HOMELAB: Mapping[str, Names] = {
     "home_work": Names(("QUORATE_HOMELAB_WORK_FOLDER",), ("work_folder",)),
     "home_passphrase": Names(("QUORATE_SECRETS_PASSPHRASE",), ("secrets_passphrase",)),
 }  # fmt: skip
+IMAGES: Mapping[str, Names] = {"upload_dirs": Names(("QUORATE_IMAGES_UPLOAD_DIRS",), ("upload_dirs",))}
 INSIDE: Mapping[str, Names] = {f"inside_{key}": Names((), (key,)) for key in ("allow", "deny")}
 OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
 """Variables with which operators of other servers allow dangerous calls."""

@@ -116,6 +116,8 @@ class Settings:
     """Looking inside guests is allowed at access read."""
     command_rules: CommandRules = field(default_factory=CommandRules)
     """Commands that may run inside guests and on hosts."""
+    upload_dirs: tuple[Path, ...] = ()
+    """Folders of this machine with images that callers over HTTP may upload."""
     homelab: HomelabSettings = field(default_factory=HomelabSettings)
     policy: Policy = NO_POLICY
     approval: Approval = Approval.ASK

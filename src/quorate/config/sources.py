@@ -11,6 +11,7 @@ from quorate.config.names import (
     GENERAL,
     HOMELAB,
     HTTP,
+    IMAGES,
     OPT_INS,
     SECRETS,
     SSH,
@@ -49,7 +50,7 @@ def settings_in_arguments(**flags: str | None) -> RawSettings:
 def settings_in_variables(source: Source) -> RawSettings:
     found: RawSettings = {}
     variables = source.variables
-    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS, **HOMELAB, **WATCH}.items():
+    for setting, names in {**GENERAL, **HTTP, **CLUSTER, **SSH, **SSH_GUESTS, **HOMELAB, **IMAGES, **WATCH}.items():
         givens = [RawSetting(name, variables[name], source) for name in names.variables if name in variables]
         if setting in SECRETS:
             files = [f"{name}_FILE" for name in names.variables]

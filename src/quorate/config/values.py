@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -53,6 +54,15 @@ def as_texts(given: RawSetting) -> list[str]:
 
 def as_path(given: RawSetting) -> Path:
     return given.source.path(as_text(given))
+
+
+def as_folders(given: RawSetting) -> tuple[Path, ...]:
+    """Absolute, because callers name files in them by their whole path."""
+    folders = tuple(Path(os.path.normpath(given.source.path(text))) for text in as_texts(given))
+    for folder in folders:
+        if folder == folder.parent:
+            raise ConfigError(f"{given.label} must not contain {folder}: every file is below it.")
+    return folders
 
 
 def as_flag(given: RawSetting) -> bool | None:

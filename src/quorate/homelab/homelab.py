@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quorate.command_rules import CommandRules
@@ -22,6 +23,7 @@ from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Neighbors
 from quorate.pve.subjects import Hides, Subject
 from quorate.pve.targets import HOST, TargetRef
+from quorate.server_files import ServerFiles
 from quorate.ssh.access import SshAccess
 from quorate.state.records import Records
 from quorate.state.store import Store
@@ -66,6 +68,8 @@ class Homelab:
         """Clusters, unfiltered, whose nodes and guests must not be reached as if they were plain hosts."""
         self.login: Login | None = None
         """The caller's credentials, in the view of a call that brings them to an operation that takes none."""
+        self.files = ServerFiles(folders=(settings.secrets_folder.absolute(),), setting="secrets_folder in [homelab]")
+        """The private keys on this machine that the caller may name."""
         self.secret_store = Secrets(settings)
         self.shells = Shells(self.clock, needs_passphrase)
         self.probes = asyncio.Semaphore(AT_ONCE)
@@ -86,7 +90,9 @@ class Homelab:
     def secrets(self) -> list[str]:
         return [*self.ssh.secrets(), *self.secret_store.revealed]
 
-    async def visible_view(self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None) -> Homelab:
+    async def visible_view(
+        self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None, *, local: bool = True
+    ) -> Homelab:
         """The same homelab without hidden hosts, among the clusters that the caller sees."""
         visible, guarded = await neighbors()
         view = copy.copy(self)
@@ -94,6 +100,7 @@ class Homelab:
         view.hosts = self.hosts.behind(hides)
         view.guarded = tuple(guarded)
         view.login = login
+        view.files = replace(self.files, local=local)
         return view
 
     async def blanker(self) -> Callable[[str], str]:

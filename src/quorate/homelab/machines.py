@@ -23,12 +23,14 @@ from quorate.inside.transport_selection import select_transport
 from quorate.problems import BadArgument, Conflict, HostNotFound, NotConfigured, Problem, Refused
 from quorate.pve.cluster import Cluster, Guest
 from quorate.secret import Secret
+from quorate.server_files import expand_home
 from quorate.ssh.access import SshAccess
 from quorate.ssh.process import ExecutionTarget, ExitStatus
 from quorate.ssh.target import SshTarget, split_port
 
 SECONDS = 20.0
 SEEN_SECONDS = 300.0
+NO_KEY = "Leave out the key to use the registered login, or ask the operator to put the key there"
 CLUSTER_FILE = "/etc/pve/.members"
 """A file that exists on every node and nowhere else; any user may check for it."""
 
@@ -235,6 +237,8 @@ async def _hop(homelab: Homelab, host: Host, login: Login, jump: SshTarget | Non
         raise NotConfigured(f"SSH to {host.at} is not allowed", why=f"Only {networks} may be reached from here")
     usual = homelab.settings.ssh.nodes
     user = login.user or host.user or usual.user or "root"
+    if login.key:
+        homelab.files.require(login.key, NO_KEY)
     key = login.key or host.key
     own_password = login.password or await _secret(homelab, host.password)
     other = login.user not in (None, host.user) and not login.key and not login.password
@@ -251,7 +255,12 @@ async def _hop(homelab: Homelab, host: Host, login: Login, jump: SshTarget | Non
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return expand_home(text)
+    except OSError as error:
+        raise NotConfigured(
+            f"The SSH key {text} cannot be read", why=error.strerror, next_step="Correct the path"
+        ) from None
 
 
 async def _secret(homelab: Homelab, reference: str | None) -> Secret | None:

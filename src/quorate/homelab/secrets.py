@@ -16,6 +16,7 @@ from quorate.config.settings import HomelabSettings
 from quorate.homelab.vault import LONGEST_SECRET, Vault, read_private
 from quorate.problems import BadArgument, NotConfigured, NotFound, TimedOut
 from quorate.secret import Secret
+from quorate.server_files import expand_home
 
 KINDS = ("env:NAME", "file:PATH", "keyring:NAME", "vault:NAME")
 SECONDS = 30.0
@@ -77,8 +78,8 @@ class Secrets:
 
     def _from_file(self, name: str) -> str:
         folder = self._settings.secrets_folder
-        file = folder / Path(name).expanduser()
-        if not file.resolve().is_relative_to(folder.resolve()):
+        file = _locate(name, folder)
+        if file is None:
             raise BadArgument(
                 f"{name} is not a file for host secrets",
                 why=f"Those are in {folder}",
@@ -91,6 +92,18 @@ class Secrets:
         if not text:
             raise NotConfigured(f"The secret in {file} is empty")
         return text
+
+
+def _locate(name: str, folder: Path) -> Path | None:
+    """The file of that name in the folder. Its text decides first: what is elsewhere on this machine has no effect."""
+    try:
+        inner = expand_home(name)
+        file = folder / inner
+        if ".." in inner.parts or not file.is_relative_to(folder):
+            return None
+        return file if file.resolve().is_relative_to(folder.resolve()) else None
+    except (OSError, RuntimeError, ValueError):  # such as links in a circle
+        return None
 
 
 SERVICE = "quorate"

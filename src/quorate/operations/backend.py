@@ -39,10 +39,12 @@ class Backend(Protocol):
     def secrets(self) -> list[str]:
         """Secrets that must not leave, as far as they are in use."""
 
-    async def visible_view(self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None) -> Backend:
+    async def visible_view(
+        self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None, *, local: bool = True
+    ) -> Backend:
         """The same without what is hidden from a caller. `neighbors` are the clusters as that caller sees them.
 
-        `login` are the caller's credentials for hosts, if the call brings any.
+        `login` are the caller's credentials for hosts, if the call brings any; `local` callers are on this machine.
         """
 
     async def visibility(self) -> str:

@@ -7,7 +7,6 @@ import itertools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from quorate.hints import Advice, Wording
@@ -18,6 +17,7 @@ from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.schema import Facts
 from quorate.pve.tasks import Report
 from quorate.pve.wire import address, encode, pairs
+from quorate.server_files import ServerFile
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Call:
     path: str
     params: Mapping[str, Any] = field(default_factory=dict)
     target: Target | None = None
-    upload: Path | bytes | None = None
+    upload: ServerFile | bytes | None = None
     """A local file, or its content, that is sent along; the call is then a multipart form with `params` before it."""
     task_id: str | None = None
     """The id of its task where that is not a vmid, so that the task can be found if PVE's answer is lost."""

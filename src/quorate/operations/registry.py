@@ -21,6 +21,7 @@ from quorate.config import Access
 from quorate.hints import Advice, ToolHint
 from quorate.pve.lookup import StaleName
 from quorate.pve.tasks import Report
+from quorate.server_files import ServerFiles
 
 if TYPE_CHECKING:
     from quorate.operations.api.risk import Reason
@@ -219,7 +220,13 @@ Owner = NewType("Owner", str)
 """The type of a parameter that the pipeline fills: to whom what the call starts belongs."""
 InFull = NewType("InFull", bool)
 """The type of a parameter that the pipeline fills: whether a program reads the answer, so that it is not shortened."""
-SUPPLIED: Final[Mapping[Any, Any]] = {OTHER_CLUSTER: None, Report: None, Owner: "", InFull: False}
+SUPPLIED: Final[Mapping[Any, Any]] = {
+    OTHER_CLUSTER: None,
+    Report: None,
+    Owner: "",
+    InFull: False,
+    ServerFiles: ServerFiles(),
+}
 """What the pipeline fills, each with its value where nobody calls."""
 
 
@@ -239,8 +246,8 @@ def operation(
     plans_later: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare an operation. Its first parameter is the cluster, or the homelab for a homelab toolset; a parameter
-    annotated `Report` receives progress, `Owner` the caller's subject; `other_cluster` leads to the caller's other
-    clusters.
+    annotated `Report` receives progress, `Owner` the caller's subject, `ServerFiles` the images on this machine that
+    the caller may upload; `other_cluster` leads to the caller's other clusters.
 
     risk_of: the risk of a call where it depends on the arguments. `risk` is then the highest and `least` the lowest
         risk (READ by default); `least` decides whether the operation is listed.

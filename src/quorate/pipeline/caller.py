@@ -73,6 +73,11 @@ class Caller:
     exposure: Exposure = field(default_factory=Exposure)
     """Set by the surface that takes the call."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the caller is a program of this machine, which can open its files without Quorate."""
+        return self.transport in ("stdio", "cli")
+
     def with_exposure(self, exposure: Exposure) -> Caller:
         return self if exposure == self.exposure else replace(self, exposure=exposure)
 

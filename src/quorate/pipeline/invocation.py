@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from quorate.operations.backend import Backend
@@ -14,6 +15,7 @@ from quorate.pipeline.sanitization import Sanitizer
 from quorate.problems import Problem
 from quorate.pve.cluster import OtherCluster
 from quorate.pve.tasks import Report
+from quorate.server_files import ServerFiles
 from quorate.state.outcomes import Outcome
 
 PLAN_TOKEN = "plan_token"  # noqa: S105 - the name of an argument
@@ -34,6 +36,8 @@ class Invocation:
     sanitizer: Sanitizer
     approver: Approver
     """If it takes plan tokens, `plan_token` is an argument of the pipeline."""
+    upload_dirs: tuple[Path, ...] = ()
+    """Folders of this machine with images that any caller may upload."""
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -50,6 +54,7 @@ class Invocation:
             Report: self.report,
             Owner: self.caller.subject,
             InFull: self.exchange.in_full,
+            ServerFiles: ServerFiles(self.caller.is_local, self.upload_dirs, "upload_dirs in [images]"),
             OTHER_CLUSTER: other_cluster,
         }
         return {name: values[kind] for name, kind in self.operation.supplied.items()}

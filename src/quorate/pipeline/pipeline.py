@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Approval
@@ -52,6 +53,7 @@ class Pipeline:
     journal: Journal
     approver: Approver
     wait_seconds: float = 45.0
+    upload_dirs: tuple[Path, ...] = ()
 
     @property
     def clock(self) -> Clock:
@@ -145,7 +147,7 @@ class Pipeline:
     ) -> Invocation:
         sanitizer = sanitizer or self._sanitizer(given, exchange)
         approver = exchange.approver or self.approver_for(exchange.caller)
-        return Invocation(operation, risk, given, exchange, sanitizer, approver)
+        return Invocation(operation, risk, given, exchange, sanitizer, approver, self.upload_dirs)
 
     @asynccontextmanager
     async def inventory(self, cluster: str | None, caller: Caller) -> AsyncIterator[Inventory]:
@@ -238,7 +240,8 @@ class Pipeline:
             return visible, [one.cluster for one in self.sites if one.guards or one not in permitted]
 
         hides = site.rules.visibility_filter(invocation.operation, invocation.risk, self.clock.time())
-        return await site.backend.visible_view(hides, neighbors, invocation.exchange.login)
+        exchange = invocation.exchange
+        return await site.backend.visible_view(hides, neighbors, exchange.login, local=exchange.caller.is_local)
 
     async def other_cluster(self, name: str, invocation: Invocation) -> Cluster:
         """Another cluster as this caller sees it, if the call is allowed there as well."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -36,6 +35,7 @@ from quorate.pve.errors import http_problem
 from quorate.pve.request_errors import explain, interrupted_upload, not_pve, outcome_unknown, unreadable_file
 from quorate.pve.tasks import Report
 from quorate.pve.uploads import Upload, UploadBody
+from quorate.server_files import ServerFile
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ class PveClient:
         return self._decoded_write(method, path, await self._write(method, path, params or {}))
 
     async def upload(
-        self, path: str, params: Mapping[str, Any], source: Path | bytes, report: Report | None = None
+        self, path: str, params: Mapping[str, Any], source: ServerFile | bytes, report: Report | None = None
     ) -> ApiResponse:
         """Send a file. It may take any time as long as it makes progress."""
         return self._decoded_write("POST", path, await self._write("POST", path, params, Upload(source, report)))

@@ -174,6 +174,8 @@ class Cluster:
         hides: Hides | None,
         neighbors: Neighbors,  # noqa: ARG002
         login: object = None,  # noqa: ARG002 - a cluster is used with its own credentials
+        *,
+        local: bool = True,  # noqa: ARG002 - and no file of this machine
     ) -> Cluster:
         if hides is None:
             return self

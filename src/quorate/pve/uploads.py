@@ -12,10 +12,10 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from quorate.pve.tasks import Report
+from quorate.server_files import ServerFile
 
 FIELDS = ("content", "checksum-algorithm", "checksum")
 PIECE = 512 * 1024
@@ -29,7 +29,7 @@ class FileChanged(Exception):
 class Upload:
     """The file to send, and where to report progress."""
 
-    source: Path | bytes
+    source: ServerFile | bytes
     report: Report | None = None
 
 
@@ -40,7 +40,7 @@ class UploadBody:
     """
 
     def __init__(
-        self, params: Mapping[str, object], source: Path | bytes, moved: Callable[[int, int], Awaitable[None]]
+        self, params: Mapping[str, object], source: ServerFile | bytes, moved: Callable[[int, int], Awaitable[None]]
     ) -> None:
         self._moved = moved
         self._boundary = "quorate-" + secrets.token_hex(16)

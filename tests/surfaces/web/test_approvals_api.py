@@ -119,6 +119,18 @@ async def test_guessing_addresses_are_not_listened_to(tmp_path):
         one = await wanted(quorate)
         tried = [(await answer(quorate, one, passphrase=f"wrong guess number {number}"))[0] for number in range(3)]
         assert tried == [403, 403, 429]
+        assert (await answer(quorate, one))[0] == 200  # the passphrase has its own lock
+
+
+async def test_wrong_tokens_do_not_keep_the_operator_from_answering(tmp_path):
+    async with web(tmp_path, approval=Approval.ASK, http=HttpSettings(failure_limit=2)) as quorate:
+        await quorate.token("model", "admin")
+        await quorate.token("person", "admin")
+        await Passphrase(quorate.rig.app.store).set(PHRASE)
+        one = await wanted(quorate)
+        tried = [(await quorate.get("/approvals", "qrt_000000000000_" + "0" * 64)).status_code for _ in range(5)]
+        assert tried == [401, 401, 429, 429, 429]
+        assert (await answer(quorate, one))[0] == 200
 
 
 async def test_an_answer_counts_once(quorate):

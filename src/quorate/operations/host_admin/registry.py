@@ -11,6 +11,7 @@ from msgspec import Meta
 from quorate.hints import HOST_VERIFY, OMITTED, Advice, either
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, validate_host
+from quorate.homelab.machines import NO_KEY
 from quorate.homelab.selection import SECONDS, Limits, gather_in_time, select_records
 from quorate.homelab.verification import verify_host
 from quorate.operations.hosts.parameters import HostName, HostNames, Key, Port, Reference
@@ -49,6 +50,8 @@ async def host_update(
             "Several hosts cannot have the same address",
             next_step=either("Give one host", Advice("leave {address} out", address=OMITTED)),
         )
+    if key and any(one.key != key for one in chosen.hosts):
+        homelab.files.require(key, NO_KEY)
     given = {
         "address": address, "port": port, "user": user, "key": key, "password": password,
         "sudo_password": sudo_password, "jump": jump, "labels": None if labels is None else tuple(labels),

@@ -16,6 +16,7 @@ from quorate.homelab.host import Host, validate_host
 from quorate.homelab.imports.ansible_inventory import read_inventory
 from quorate.homelab.imports.candidate import Candidate
 from quorate.homelab.imports.ssh_config import read_ssh_config
+from quorate.homelab.machines import NO_KEY
 from quorate.homelab.verification import verify_host
 from quorate.inside.interfaces import read_interfaces, usable_addresses
 from quorate.operations.hosts.registry import Labels, plan_save
@@ -26,6 +27,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.problems import AgentNotConfigured, AgentSilent, BadArgument, Conflict, NotConfigured, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import gather_bounded
+from quorate.server_files import expand_home
 from quorate.ssh.connection import has_usual_keys
 from quorate.ssh.target import SSH_PORT
 
@@ -75,6 +77,8 @@ async def host_import(
             unchanged.append(f"{one.name} is already registered" + (f" as {old}" if old != one.name else ""))
             continue
         try:
+            if one.key and text is not None:  # all other sources are the operator's
+                homelab.files.require(one.key, NO_KEY)
             new = _host(one, tuple(labels or ()))
             lacking = await _missing(homelab, one, new, {other.name for other in wanted} | set(known))
         except Problem as problem:
@@ -171,9 +175,9 @@ async def _candidates(
         )
     match source:
         case "ssh_config":
-            return read_ssh_config(text if text is not None else await _read(SSH_CONFIG))
+            return read_ssh_config(text if text is not None else await _read(homelab, SSH_CONFIG))
         case "ansible":
-            content = text if text is not None else await _read(ANSIBLE_HOSTS)
+            content = text if text is not None else await _read(homelab, ANSIBLE_HOSTS)
             return await asyncio.to_thread(read_inventory, content), []
         case "scan":
             assert targets is not None
@@ -182,8 +186,10 @@ async def _candidates(
             return await _guests(homelab)
 
 
-async def _read(path: Path) -> str:
-    """Only these two files of the server are read, never one that a caller names."""
+async def _read(homelab: Homelab, path: Path) -> str:
+    """Only these two files of the server are read, never one that a caller names, and for callers on it only."""
+    if not homelab.files.local:
+        raise homelab.files.refusal(Advice("Pass its content as {text}", text="..."))
     try:
         content = await asyncio.to_thread(_content, path)
     except OSError as error:
@@ -201,7 +207,10 @@ def _content(path: Path) -> bytes:
 
 
 def _exists(key: str) -> bool:
-    return Path(key).expanduser().is_file()
+    try:
+        return expand_home(key).is_file()
+    except OSError:
+        return False
 
 
 async def _scan(homelab: Homelab, targets: list[str]) -> list[Candidate]:

@@ -11,6 +11,7 @@ from msgspec import Meta
 from quorate.hints import HOST_UPDATE, Advice
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import Host, validate_host
+from quorate.homelab.machines import NO_KEY
 from quorate.homelab.registry import resolve_jumps
 from quorate.homelab.secret_scope import new_pairs, question_about
 from quorate.homelab.selection import gather_in_time, select_records
@@ -89,6 +90,8 @@ async def host_register(
     verify: Annotated[bool, Meta(description="Log in once it is registered")] = True,
 ) -> Plan:
     """Register a host for SSH. Give secrets by reference; the operator decides whether to trust its host key."""
+    if key:
+        homelab.files.require(key, NO_KEY)
     new = validate_host(
         Host(host, address, port, user, key, password, sudo_password, jump, tuple(labels or ()), display_name or "")
     )

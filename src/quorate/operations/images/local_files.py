@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -17,6 +16,7 @@ from quorate.operations.stored_volumes import StoredVolume
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
+from quorate.server_files import ServerFile
 
 ImageContent = Annotated[Literal["iso", "vztmpl", "import"], Meta(description="Default: by the file's extension")]
 
@@ -61,7 +61,7 @@ def parse_checksum(text: str) -> Checksum:
     return Checksum(algorithm, digits)
 
 
-def checksum_of(source: Path | bytes, algorithm: str = "sha256") -> Checksum:
+def checksum_of(source: ServerFile | bytes, algorithm: str = "sha256") -> Checksum:
     """The checksum of a whole file, read in chunks."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
     if isinstance(source, bytes):
@@ -73,7 +73,7 @@ def checksum_of(source: Path | bytes, algorithm: str = "sha256") -> Checksum:
     return Checksum(algorithm, digest.hexdigest())
 
 
-def refuse_false_image(name: str, source: Path | bytes) -> None:
+def refuse_false_image(name: str, source: ServerFile | bytes) -> None:
     """PVE opens a disk image after the upload; refuse one whose format contradicts its extension."""
     ending = f".{name.lower().rpartition('.')[2]}"
     if ending not in _SIGNATURES:

@@ -8,7 +8,6 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -35,6 +34,7 @@ from quorate.operations.units import size
 from quorate.problems import BadArgument
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
+from quorate.server_files import ServerFile, ServerFiles
 
 MOST_DATA = 8 * 1024**2
 NODES_NAMED = 6
@@ -62,17 +62,19 @@ async def image_upload(
     node: str | None = None,
     checksum: Annotated[str, Meta(description="Expected, such as sha256:…")] | None = None,
     overwrite: Annotated[bool, Meta(description="Replace a file of that name; needs access admin")] = False,
+    *,
+    files: ServerFiles,
 ) -> Plan:
     """Upload an ISO image, container template or disk image to a storage; PVE checks its checksum.
 
     For files on the internet, prefer image_download.
     """
-    source = _source(file, data, filename)
+    source = _source(file, data, filename, files)
     name = stored_name(filename or str(file))
     kind = content_for(name, content)
     if kind == "import":
         refuse_false_image(name, source)
-    length = len(source) if isinstance(source, bytes) else source.stat().st_size
+    length = len(source) if isinstance(source, bytes) else source.size
     destination = await pick_destination(pve, kind, storage=storage, node=node, room=length)
     if node is None:
         destination = await locate_existing(pve, destination, kind, name)
@@ -102,7 +104,7 @@ async def image_upload(
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    source: Path | bytes
+    source: ServerFile | bytes
     name: str
     """Its name on the storage."""
     content: str
@@ -118,7 +120,7 @@ def _local_storage_warnings(destination: Resource, others: list[str]) -> tuple[s
     return (f"{node} was chosen; every node has its own {storage}, so {without} will not have the file",)
 
 
-def _source(file: str | None, data: str | None, filename: str | None) -> Path | bytes:
+def _source(file: str | None, data: str | None, filename: str | None, files: ServerFiles) -> ServerFile | bytes:
     if (file is None) == (data is None):
         raise BadArgument(
             Sentence("One of {file} and {data} is needed", file=NAMED, data=NAMED),
@@ -128,27 +130,32 @@ def _source(file: str | None, data: str | None, filename: str | None) -> Path | 
         )
     if data is not None:
         return _decode_data(data, filename)
-    path = Path(str(file)).expanduser()
+    _require_image(str(file))
     try:
-        path = path.resolve(strict=True)
+        image = files.find(str(file), Advice("Send the content as {data}", data=""))
     except OSError as error:
         raise BadArgument(
             f"{file} cannot be read",
             why=error.strerror or str(error),
             next_step="The path is one on the machine that runs Quorate",
         ) from None
-    # A caller must not be able to take any file of this machine by giving it another name.
-    if not path.name.lower().endswith(tuple(ending for endings in ENDINGS.values() for ending in endings)):
-        raise BadArgument(f"{path.name} does not have the extension of an image", next_step=_endings())
-    if not path.is_file():
-        raise BadArgument(f"{path} is not a file", next_step="Give the path of an image")
-    if not path.stat().st_size:
-        raise BadArgument(f"{path} is empty", next_step="Give the path of an image")
-    return path
+    _require_image(image.path.name)
+    if not image.path.is_file():
+        raise BadArgument(f"{image.path} is not a file", next_step="Give the path of an image")
+    if not image.size:
+        raise BadArgument(f"{image.path} is empty", next_step="Give the path of an image")
+    return image
 
 
-def _endings() -> str:
-    return f"Only these are uploaded: {' '.join(ending for endings in ENDINGS.values() for ending in endings)}"
+def _require_image(path: str) -> None:
+    """A caller must not be able to take any file of this machine by giving it another name."""
+    endings = [ending for endings in ENDINGS.values() for ending in endings]
+    name = path.rpartition("/")[2]
+    if not name.lower().endswith(tuple(endings)):
+        raise BadArgument(
+            f"{name} does not have the extension of an image",
+            next_step=f"Only these are uploaded: {' '.join(endings)}",
+        )
 
 
 def _decode_data(data: str, filename: str | None) -> bytes:
@@ -167,7 +174,7 @@ def _decode_data(data: str, filename: str | None) -> bytes:
     return content
 
 
-def _verify_checksum(source: Path | bytes, expected: str | None) -> Checksum:
+def _verify_checksum(source: ServerFile | bytes, expected: str | None) -> Checksum:
     wanted = parse_checksum(expected) if expected else None
     try:
         found = checksum_of(source, wanted.algorithm if wanted else "sha256")

@@ -39,14 +39,13 @@ class Authenticator:
     def protect(self, app: ASGIApp) -> ASGIApp:
         return _AuthenticatedApp(self, app)
 
-    def count_failure(self, scope: Scope, reason: str) -> None:
-        """Count a failed attempt from this address."""
-        self._metrics.refused_credentials.labels(reason).inc()
-        self._failures.take(address_key(scope.get("client")))
+    def count_failure(self, scope: Scope, reason: str) -> Response | None:
+        """Count a failed attempt from this address; the response to it if there were too many.
 
-    def refuse_blocked(self, scope: Scope) -> Response | None:
-        """Refuse an address with too many failures, for a while."""
-        wait = self._failures.wait(address_key(scope.get("client")))
+        Only attempts that fail are refused: whatever else comes from the same address must not keep a valid token out.
+        """
+        self._metrics.refused_credentials.labels(reason).inc()
+        wait = self._failures.take(address_key(scope.get("client")))
         if not wait:
             return None
         self._metrics.rate_limited.labels("address").inc()
@@ -57,7 +56,7 @@ class Authenticator:
         try:
             if not await self._credentials.needed():
                 return None
-            return self.refuse_blocked(scope) or await self._refuse_unknown(scope)
+            return await self._refuse_unknown(scope)
         except (StateUnavailable, IssuerUnreachable) as problem:
             log.error("authentication is unavailable: %s", problem)
             return refusal(503, "temporarily_unavailable", "Tokens cannot be checked now", Retry_After="5")
@@ -84,16 +83,20 @@ class Authenticator:
         if kind.lower() != "bearer" or not text.strip():
             self._metrics.refused_credentials.labels("missing").inc()
             return self._challenge(scope, None)
-        return await self.identify(scope, text.strip())
+        try:
+            return await self.identify(scope, text.strip())
+        except InvalidCredentials as rejected:
+            if refused := self.count_failure(scope, rejected.error):
+                return refused
+            log.warning("refused credentials from %s: %s", address_key(scope.get("client")), rejected)
+            return self._challenge(scope, rejected)
 
     async def identify(self, scope: Scope, bearer: str) -> Response | None:
-        """Say whose request it is; the response that refuses it if the token is not valid or used too often."""
-        try:
-            verified = await self._credentials.verify(bearer)
-        except InvalidCredentials as rejected:
-            log.warning("refused credentials from %s: %s", address_key(scope.get("client")), rejected)
-            self.count_failure(scope, rejected.error)
-            return self._challenge(scope, rejected)
+        """Say whose request it is; the response that refuses it if the token is used too often.
+
+        Raises InvalidCredentials if it is not valid.
+        """
+        verified = await self._credentials.verify(bearer)
         if wait := self._requests.take(verified.subject or ""):
             self._metrics.rate_limited.labels("caller").inc()
             return too_many(wait, "Too many requests with this token")

@@ -27,6 +27,7 @@ from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
 from quorate.surfaces.web.limits import ConcurrencyLimit, address_key
 from quorate.surfaces.web.origin_check import HEADER_BYTES, bracket_ipv6
 from quorate.surfaces.web.replies import refusal
+from quorate.surfaces.web.request_boundary import StrictConnection
 
 HEADER_SECONDS = 20.0
 SURPLUS_SECONDS = 2.0
@@ -186,6 +187,7 @@ class TimeoutProtocol(H11Protocol):
 
     def __init__(self, *args: Any, connections: ConnectionLimit, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.conn: StrictConnection = StrictConnection(h11.SERVER, HEADER_BYTES)
         self._connections = connections
         self._surplus = False
 
@@ -209,6 +211,12 @@ class TimeoutProtocol(H11Protocol):
         self.resume_writing()
         self._release_connection()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(self.conn.objection or msg)
+        else:  # the request was answered before the end of its body
+            self.transport.close()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         super().handle_websocket_upgrade(event)

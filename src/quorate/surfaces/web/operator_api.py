@@ -18,7 +18,7 @@ from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseNot
 from quorate.state.store import StateUnavailable, Store
 from quorate.surfaces.web.auth import Authenticator
 from quorate.surfaces.web.credentials import Credentials
-from quorate.surfaces.web.origin_check import own_origin
+from quorate.surfaces.web.origin_check import comes_from_elsewhere, own_origin
 from quorate.surfaces.web.replies import refusal
 
 BODY_LIMIT = 16 * 1024
@@ -68,20 +68,22 @@ class OperatorApi:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return refusal(415, "unsupported_media_type", "Answers are sent as application/json")
         origins = {origin.lower() for origin in request.headers.getlist("origin")}
-        other_site = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if other_site or origins - {own_origin(request.scope), self._public_url}:
+        if comes_from_elsewhere(request.headers) or origins - {own_origin(request.scope), self._public_url}:
             return refusal(
                 403,
                 "invalid_origin",
                 "Answers are accepted from this server's own page or from programs, not from other pages",
             )
-        return self._authenticator.refuse_blocked(request.scope)
+        return None
 
     async def prove(self, request: Request, passphrase: str) -> None:
         async with self._one_at_a_time:
             right = await self._passphrase.verify(passphrase)
         if not right:
-            self._authenticator.count_failure(request.scope, "passphrase")
+            if self._authenticator.count_failure(request.scope, "passphrase"):
+                raise PassphraseLocked(
+                    "Too many failed attempts from this address", next_step="Nothing was changed. Wait a minute"
+                )
             raise PassphraseWrong("That is not the operator's passphrase", next_step="Nothing was changed")
 
     def require_admin(self, what: str) -> frozenset[str] | None:

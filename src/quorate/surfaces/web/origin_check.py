@@ -1,7 +1,7 @@
-"""The outermost check of every request: its proxy, its Host and its Origin.
+"""The outermost check of every request: its proxy, its Host, its Origin and the site that made a browser send it.
 
-A web page can make a browser send requests to any address, also through a DNS name that points at this machine; Host
-and Origin reveal that. Proxy headers are trusted from listed proxies only.
+A web page can make a browser send requests to any address, also through a DNS name that points at this machine; Host,
+Origin and Sec-Fetch-Site reveal that. Proxy headers are trusted from listed proxies only.
 """
 
 from __future__ import annotations
@@ -91,18 +91,32 @@ class _HostCheck:
                 "invalid_host",
                 "This server does not have that name; the operator can add it to its certificate or to allowed_hosts",
             )
-        for origin in headers.getlist("origin"):
+        origins = headers.getlist("origin")
+        for origin in origins:
             if origin.lower() not in self._origins and origin.lower() != own_origin(scope):
                 log.warning("refused a request from the web page %r", origin[:100])
                 return refusal(
                     403, "invalid_origin", "Requests from this web page are not allowed; see allowed_origins"
                 )
+        if not origins and comes_from_elsewhere(headers) and not _follows_link(scope, headers):
+            return refusal(403, "invalid_origin", "Requests from pages of other sites are not allowed")
         return None
 
     def _is_ours(self, host: str) -> bool:
         name = without_port(host)
         _, dot, domain = name.partition(".")
         return host in self._hosts or name in self._hosts or (bool(dot) and f"*.{domain}" in self._hosts)
+
+
+def comes_from_elsewhere(headers: Headers) -> bool:
+    """Whether a page of another origin made the browser send it. Programs and older browsers do not say."""
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+def _follows_link(scope: Scope, headers: Headers) -> bool:
+    """Whether a person opens a page by a link, such as the one in a notification."""
+    opens_page = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and opens_page
 
 
 def certified_hosts(settings: HttpSettings) -> tuple[str, ...]:

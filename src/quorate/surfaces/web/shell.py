@@ -98,8 +98,6 @@ class ShellPages:
             await refusal(403, "invalid_origin", "Terminals are opened by this server's own page")(
                 socket.scope, socket.receive, socket.send
             )
-        elif blocked := self.authenticator.refuse_blocked(socket.scope):
-            await blocked(socket.scope, socket.receive, socket.send)
         else:
             await socket.accept()
             with suppress(WebSocketDisconnect):  # the page was closed: there is nobody to tell
@@ -129,7 +127,8 @@ class ShellPages:
         token = (await _receive_message(socket, TOKEN_SECONDS)).token
         invitation = self.shells.find(token)
         if invitation is None:
-            self.authenticator.count_failure(socket.scope, "terminal")
+            if self.authenticator.count_failure(socket.scope, "terminal"):
+                raise Rejection("Too many failed attempts from this address. Wait a minute.")
             raise Rejection("The link has already been used, or has expired. Ask for a new one.")
         await _send(socket, machine=clean(invitation.machine))
         return token

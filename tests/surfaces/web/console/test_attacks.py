@@ -7,7 +7,11 @@ import re
 import pytest
 
 from quorate.state.freeze import Freeze
+from quorate.surfaces.web.credentials import LocalLogin
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with
+from tests.rigs.mcp_session import rig
+from tests.rigs.web_server import served
 
 pytestmark = pytest.mark.anyio
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -51,6 +55,78 @@ async def test_a_form_of_another_site_does_nothing_even_with_the_right_secret(tm
         answer = await person.http.post(form.action, data=sent, headers=headers)
         assert answer.status_code == 403
         assert await Freeze(quorate.rig.app.store).state() is None
+
+
+OTHER_PAGE = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@tries("a web page, or a program at the same address, locks out valid tokens by failing")
+async def test_a_page_of_another_site_cannot_lock_out_the_tokens_of_an_address(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with browser(quorate) as person:
+            for number in range(300):
+                headers = (OTHER_PAGE, LINK)[number % 2]
+                answer = await person.http.get("/console/enter/x", headers=headers, follow_redirects=False)
+                assert answer.status_code in (303, 403)
+            assert (await quorate.get("/approvals", token)).status_code == 200
+            assert (await person.log_in(token)).url.path == "/console"
+        assert not any("auth_failures" in name and count for name, count in (await quorate.numbers(token)).items())
+
+
+@pytest.mark.parametrize("headers", [OTHER_PAGE, LINK, {**LINK, "Sec-Fetch-Site": "same-site"}])
+async def test_the_link_of_the_local_console_is_not_followed_for_a_page_of_another_site(tmp_path, headers):
+    login = LocalLogin()
+    async with rig(tmp_path) as inner, served(inner, login=login) as quorate, browser(quorate) as person:
+        for ticket in ("x", login.ticket):
+            for _ in range(20):
+                answer = await person.http.get(f"/console/enter/{ticket}", headers=headers)
+                assert answer.status_code == 403
+        assert "has already been used" in (await person.get("/enter/x")).text  # the first failure that counts
+        landed = await person.get(f"/enter/{login.ticket}", **{"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"})
+        assert landed.url.path == "/console"
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_link_in_a_message_opens_a_page_and_other_sites_get_nothing_else(tmp_path, site):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        one = await ask_to_delete(quorate, token)
+        async with browser(quorate, token) as person:
+            page = await person.get(f"/approvals/{one}", **{**LINK, "Sec-Fetch-Site": site})
+            assert page.status_code == 200
+            assert "test-vm" in page.text
+            for changed in (
+                {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+                {"Sec-Fetch-Dest": "iframe"},
+                {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+            ):
+                for path in (
+                    "/console",
+                    "/console/login",
+                    "/console/events",
+                    "/approvals",
+                    "/mcp",
+                    "/metrics",
+                    "/shell",
+                ):
+                    headers = {**LINK, "Sec-Fetch-Site": site, **changed}
+                    answer = await person.http.get(path, headers=headers, follow_redirects=False)
+                    assert answer.status_code == 403, (path, changed)
+            for path in (
+                "/console/login",
+                "/console/logout",
+                f"/console/approvals/{one}",
+                f"/approvals/{one}",
+                "/freeze",
+            ):
+                answer = await person.http.post(path, headers={**LINK, "Sec-Fetch-Site": site})
+                assert answer.status_code == 403, path
+        async with browser(quorate) as person:  # who is not logged in is led through the login, still by that link
+            page = await person.get(f"/approvals/{one}", **{**LINK, "Sec-Fetch-Site": site})
+            assert page.url.path == "/console/login"
+            assert page.status_code == 200
 
 
 @pytest.mark.parametrize("csrf", ["", "0" * 64, None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorate.config.http import HttpSettings
 from quorate.state.browser_sessions import IDLE_SECONDS, LONGEST_SECONDS
 from quorate.surfaces.web.credentials import LocalLogin
 from quorate.surfaces.web.issuer_keys import REFETCH_SECONDS, STALE_SECONDS
@@ -71,6 +72,18 @@ async def test_a_wrong_token_is_refused_and_counted(tmp_path):
             for _ in range(12):
                 page = await person.log_in("qrt_000000000000_" + "0" * 64)
             assert page.status_code == 429
+            assert (await person.log_in(quorate.made["alice"])).url.path == "/console"
+
+
+async def test_a_session_whose_token_ended_leads_to_the_login_and_is_not_counted_as_a_guess(tmp_path):
+    async with console(tmp_path, http=HttpSettings(failure_limit=1)) as quorate, browser(quorate) as person:
+        await quorate.token("bob", "admin")
+        await person.log_in(await quorate.token("alice", "admin"))
+        await quorate.tokens.revoke("alice")
+        await quorate.rig.clock.advance(5)
+        for _ in range(4):
+            assert (await person.get("/inventory")).url.path == "/console/login"
+        assert (await person.log_in("qrt_000000000000_" + "0" * 64)).status_code == 403
 
 
 async def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(tmp_path):
@@ -168,6 +181,23 @@ async def test_a_person_logs_in_at_the_issuer(tmp_path):
             assert landed.url.path == "/console/inventory"
             assert f"alice of {issuer.url}" in landed.text
             assert "Timeline" in landed.text
+
+
+async def test_only_the_way_back_from_the_issuer_may_come_from_another_site(tmp_path):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    async with issuing() as issuer:
+        issuer.add_key("one", "ES256")
+        issuer.grants = {"scope": "quorate:admin", "sub": "alice"}
+        settings = issuer.settings(client_id="quorate-console")
+        async with console(tmp_path, http=settings) as quorate, browser(quorate) as person:
+            assert (await person.get("/issuer", **link)).status_code == 403
+            leaving = await person.http.get("/console/issuer", follow_redirects=False)
+            back = await person.http.get(leaving.headers["location"], follow_redirects=False)
+            hidden = {**link, "Sec-Fetch-Dest": "iframe"}
+            assert (await person.http.get(back.headers["location"], headers=hidden)).status_code == 403
+            landed = await person.http.get(back.headers["location"], headers=link)
+            assert landed.url.path == "/console"
+            assert f"alice of {issuer.url}" in landed.text
 
 
 async def test_while_the_keys_of_the_issuer_cannot_be_read_a_page_says_so_and_the_session_stays(tmp_path):

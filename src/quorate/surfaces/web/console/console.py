@@ -51,7 +51,7 @@ from quorate.surfaces.web.console.timeline import timeline_routes
 from quorate.surfaces.web.credentials import Credentials, InvalidCredentials
 from quorate.surfaces.web.issuer_keys import IssuerUnreachable
 from quorate.surfaces.web.operator_api import BODY_LIMIT, STATUS, OperatorApi
-from quorate.surfaces.web.origin_check import own_origin
+from quorate.surfaces.web.origin_check import comes_from_elsewhere, own_origin
 
 log = logging.getLogger(__name__)
 
@@ -127,9 +127,11 @@ class Console(OperatorApi):
                 await self._ask_to_log_in(request)(scope, receive, send)
                 return
             if session.bearer and (refused := await self._authenticator.identify(scope, session.bearer)):
-                ended = refused.status_code in (401, 403)
-                await (self._ask_to_log_in(request) if ended else refused)(scope, receive, send)
+                await refused(scope, receive, send)
                 return
+        except InvalidCredentials:  # it was valid once, so this is not a guess
+            await self._ask_to_log_in(request)(scope, receive, send)
+            return
         except (StateUnavailable, IssuerUnreachable) as problem:  # nobody can say who it is: try again later
             await self.problem_page(problem, 503)(scope, receive, send)
             return
@@ -241,9 +243,8 @@ class Console(OperatorApi):
 
     def require_own_origin(self, request: Request) -> None:
         origins = {origin.lower() for origin in request.headers.getlist("origin")}
-        other_site = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if other_site or origins - {own_origin(request.scope), self._settings.public_url}:
-            raise Refused("Forms of other pages are not accepted")
+        if comes_from_elsewhere(request.headers) or origins - {own_origin(request.scope), self._settings.public_url}:
+            raise Refused("Requests of other sites are not accepted here")
 
 
 class Root:

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
 from quorate.config.http import HttpSettings
-from quorate.problems import Problem
+from quorate.problems import Problem, Refused
 from quorate.state.store import StateUnavailable
 from quorate.surfaces.web.console.templates import PATH, render
 from quorate.surfaces.web.credentials import Credentials, InvalidCredentials
@@ -45,8 +45,9 @@ class LoginPages:
             Route(f"{PATH}/login", self._show, methods=["GET"]),
             Route(f"{PATH}/login", forms, methods=["POST"]),
             Route(f"{PATH}/logout", forms, methods=["POST"]),
-            Route(f"{PATH}/enter/{{ticket}}", self._enter, methods=["GET"]),
         ]
+        if self._credentials.local is not None:
+            routes.append(Route(f"{PATH}/enter/{{ticket}}", self._enter, methods=["GET"]))
         if self._issuer is not None:
             routes += [
                 Route(f"{PATH}/issuer", self._to_issuer, methods=["GET"]),
@@ -75,14 +76,10 @@ class LoginPages:
 
     async def admit(self, request: Request, bearer: str, where: str) -> Response:
         """Start a session for this token, or say why not."""
-        authenticator = self._console.authenticator
-        if authenticator.refuse_blocked(request.scope):
-            return self._form(where, "Too many failed attempts from this address. Wait a minute.", 429)
         try:
             await self._credentials.verify(bearer)
         except InvalidCredentials as rejected:
-            authenticator.count_failure(request.scope, rejected.error)
-            return self._form(where, f"{rejected}.", 403)
+            return self._fail(request, rejected.error, where, f"{rejected}.")
         return self._console.log_in(await self._console.sessions.create(bearer), request.scope, where)
 
     async def _log_out(self, request: Request) -> Response:
@@ -97,20 +94,26 @@ class LoginPages:
         return self._console.log_out()
 
     async def _enter(self, request: Request) -> Response:
-        local = self._credentials.local
-        bearer = local.take(request.path_params["ticket"]) if local else None
-        if bearer is None:
-            self._console.authenticator.count_failure(request.scope, "link")
-            return self._form(PATH, "The link has already been used. Start `quorate console` again.", 403)
+        assert self._credentials.local is not None
         try:
+            self._console.require_own_origin(request)
+            bearer = self._credentials.local.take(request.path_params["ticket"])
+            if bearer is None:
+                used = "The link has already been used. Start `quorate console` again."
+                return self._fail(request, "link", PATH, used)
             return self._console.log_in(await self._console.sessions.create(bearer), request.scope, PATH)
         except StateUnavailable as problem:
             return self._console.problem_page(problem, 503)
+        except Refused as problem:
+            return self._form(PATH, f"{problem} Open it from the terminal, or type its address.", 403)
 
     async def _to_issuer(self, request: Request) -> Response:
         assert self._issuer is not None
         try:
+            self._console.require_own_origin(request)
             return await self._issuer.leave(request, own_path(request.query_params.get("next", "")))
+        except Refused as problem:
+            return self._form(PATH, str(problem), 403)
         except (Problem, IssuerUnreachable) as problem:
             return self._form(PATH, str(problem), 502)
 
@@ -121,6 +124,11 @@ class LoginPages:
             return await self.admit(request, bearer, own_path(where))
         except (Problem, IssuerUnreachable) as problem:
             return self._form(PATH, str(problem), 403)
+
+    def _fail(self, request: Request, reason: str, where: str, problem: str) -> Response:
+        if self._console.authenticator.count_failure(request.scope, reason):
+            return self._form(where, "Too many failed attempts from this address. Wait a minute.", 429)
+        return self._form(where, problem, 403)
 
     def _form(self, where: str, problem: str = "", status: int = 200) -> Response:
         return render("login.html", status, next=where, problem=problem, issuer=self._issuer is not None)
