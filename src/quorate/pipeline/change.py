@@ -19,6 +19,7 @@ from quorate.pipeline.approval_request import ApprovalRequest
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
 from quorate.pipeline.caller import AnswerLater, Scope
+from quorate.pipeline.deletions import check_references
 from quorate.pipeline.differences import Difference, differences
 from quorate.pipeline.execution import apply, confirm_identity
 from quorate.pipeline.invocation import Invocation, Result
@@ -135,6 +136,7 @@ class ChangeRun:
         record.risk = risk.value
         verdict.require(dry_run=record.dry_run)
         checked = await check_plan(backend, plan)
+        plan = await self._check_references(site, plan)
         request = self._approval_request(plan, risk)
         if record.dry_run:
             record.outcome = Outcome.DRY_RUN
@@ -151,6 +153,7 @@ class ChangeRun:
         if self._approver.needed(risk):
             grant = await self._obtain_approval(site, request, deadline)
             (await self._authorize(site, plan)).require(at_most=risk)  # the person took their time
+            plan = await self._check_references(site, plan)
             await self._journal.freeze.require_none()
         if risk is Risk.DESTROY:
             await confirm_identity(backend, plan)
@@ -185,6 +188,13 @@ class ChangeRun:
 
     async def _authorize(self, site: Site, plan: Plan) -> Verdict:
         return await authorize(self._pipeline.sites, site, self._pipeline.gate(self._call.caller), self._call, plan)
+
+    async def _check_references(self, site: Site, plan: Plan) -> Plan:
+        """Refuse what would delete a volume in use. What could not be read may name hidden guests."""
+        plan = await check_references(self._pipeline.sites, site, self._call.caller, plan)
+        if "checked" not in plan.facts:
+            return plan
+        return replace(plan, facts={**plan.facts, "checked": self._blank(str(plan.facts["checked"]))})
 
     # -- approval --------------------------------------------------------------------------------------------------
 
