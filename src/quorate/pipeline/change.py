@@ -36,7 +36,7 @@ from quorate.pipeline.question import (
 from quorate.pipeline.record import JournaledSteps, Record
 from quorate.pipeline.routing import route
 from quorate.pipeline.sanitization import clean, one_line
-from quorate.pipeline.sites import Site, counting
+from quorate.pipeline.sites import Site, reservations
 from quorate.pipeline.step import Step
 from quorate.problems import Problem, TaskFailed
 from quorate.pve.cluster import Cluster
@@ -160,10 +160,10 @@ class ChangeRun:
         parts = [
             (self._pipeline.sites.site_of(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
-        with counting(parts, self._call.operation, risk):
-            before = await self._observe_options(site, plan)
-            await self._entry.begin(self._sanitizer.journal_line(record.intent(self._clock.time())))
-            plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
+        before = await self._observe_options(site, plan)
+        intent = self._sanitizer.journal_line(record.intent(self._clock.time()))
+        await self._entry.begin(intent, reservations(parts, self._call.operation, risk))
+        plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
         record.settle()
         if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
             record.replaced = replaced_values(before, await self._observe_options(site, plan))
@@ -187,7 +187,8 @@ class ChangeRun:
         return self._pipeline.wait_seconds if own is None else own
 
     async def _authorize(self, site: Site, plan: Plan) -> Verdict:
-        return await authorize(self._pipeline.sites, site, self._pipeline.gate(self._call.caller), self._call, plan)
+        gate = self._pipeline.gate(self._call.caller)
+        return await authorize(self._pipeline.sites, site, gate, self._call, plan, self._journal.tally)
 
     async def _check_references(self, site: Site, plan: Plan) -> Plan:
         """Refuse what would delete a volume in use. What could not be read may name hidden guests."""

@@ -178,7 +178,7 @@ async def test_another_storage_on_the_same_data_is_recognized(
     async with rig(tmp_path) as quorate:
         world = quorate.sim.world
         nas = world.storages["nas"].config
-        given = {"path": "/mnt/pve/second", "server": nas["server"], "export": nas["export"], **options}
+        given: dict[str, Any] = {"path": "/mnt/pve/second", "server": nas["server"], "export": nas["export"], **options}
         kind = given.pop("type")
         Builder(world).storage("second", kind, "images", total=100, shared=kind == "nfs", **given)
         world.guests[103].config["scsi1"] = named  # on another node than the one that is asked
