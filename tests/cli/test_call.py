@@ -49,7 +49,7 @@ def test_the_help_of_every_tool_names_every_argument_and_its_example_fits(name: 
 def test_help_after_a_tool_explains_that_tool(environ: dict[str, str]) -> None:
     done = quorate(environ, "call", "guest_power", "--help")
     assert done.returncode == 0
-    assert "reboot | reset | resume" in done.stdout
+    assert "reboot | resume | shutdown" in done.stdout
     assert "--access operate" in done.stdout
     assert "Exit codes" in quorate(environ, "call", "--help").stdout
 

@@ -40,10 +40,10 @@ async def check_references(sites: Sites, site: Site, caller: Caller, plan: Plan)
     """Refuse a plan that deletes a volume in use. Returns it with a fact that says what was checked."""
     checked: list[str] = []
     for where, part in plan.parts():
-        cluster = (where or site.backend).api.original
         volumes = await _deleted_volumes(where or site.backend, part)
         if not volumes:
             continue
+        cluster = (where or site.backend).api
         others = [one.cluster for one in sites if one.name != cluster.name]
         survey = await find_references(cluster, volumes, others)
         _refuse_referenced(survey, {one.name for one in sites.open_to(caller)})
