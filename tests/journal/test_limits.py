@@ -15,6 +15,7 @@ from quorate.app import build
 from quorate.config.rules import Limits, Policy
 from quorate.state.store import open_store
 from quorate.state.tally import Reservation
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import DrivenTime, Rig, rig, second_server, text_of
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,7 @@ def running(quorate: Rig) -> int:
     return sum(quorate.sim.world.guests[vmid].running for vmid in VMS)
 
 
+@tries("limits are reset by a restart, or bypassed through another server on the same state")
 async def test_a_restart_does_not_reset_the_hour(tmp_path: Path, location: str) -> None:
     limits = Limits(destroys_per_hour=2)
     async with rig(tmp_path) as first:

@@ -129,7 +129,7 @@ class CommandJob:
         output = await self._await_or_stop(job, job.wait(context.wait))
         if output is not None:
             late = _was_stopped(output, clock.monotonic() - begun, self.timeout)
-            return self._ended(output, late=late)
+            return self._report_end(output, late=late)
         job.leave()
         by_agent = transport.name == "agent"
         await self.jobs.remember(self._record(job.handle, kept=by_agent), job)
@@ -149,9 +149,9 @@ class CommandJob:
         if output is None:
             return await self._running(job)
         await self.jobs.forget(job.handle)
-        return self._ended(output, late=job.late)
+        return self._report_end(output, late=job.late)
 
-    def _ended(self, output: Output, *, late: bool) -> ActionResult:
+    def _report_end(self, output: Output, *, late: bool) -> ActionResult:
         killed = {"timed_out": f"It was killed after {duration(self.timeout or 0)}, its time limit"} if late else {}
         return ActionResult({**killed, **output_facts(output)}, fault=fault_of(output, late=late, limit=self.timeout))
 

@@ -296,7 +296,7 @@ class _Search:
         ]
 
     def _common_places(self, theirs: Iterable[StoragePlace], ours: Collection[str]) -> dict[str, StoragePlace]:
-        """The storages of another cluster that lead to the same data as one of ours, under their own names."""
+        """The storages of another cluster that lead to the same data as one of these, under their own names."""
         roots = {root for storage in ours for root in self._places[storage].roots}
         return {
             place.id: place for place in theirs if place.shared and any(_overlap(root, roots) for root in place.roots)

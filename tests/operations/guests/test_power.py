@@ -6,6 +6,7 @@ import pytest
 from mcp.types import ElicitResult
 
 from quorate.config import Access, Approval
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
@@ -396,6 +397,7 @@ async def test_a_full_disk_stops_changes_before_they_are_made(tmp_path, monkeypa
         assert not guest.running
 
 
+@tries("a VM's power is cut by its reset button, its monitor or its keyboard")
 @pytest.mark.parametrize(
     ("method", "path", "params"),
     [

@@ -19,6 +19,7 @@ from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
 from quorate.sim.guests.guest import Snapshot
 from quorate.sim.storage.storages import Volume
 from quorate.sim.world import World
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import DrivenTime, Rig, rig, second_server
 from tests.rigs.several_clusters import SeveralClusters, several_clusters
 
@@ -110,6 +111,7 @@ REFERENCES = {
 }
 
 
+@tries("a volume in use is deleted under a misleading name, another storage, node or path, or together with a guest")
 @pytest.mark.parametrize("case", REFERENCES)
 async def test_whatever_a_configuration_names_is_kept(tmp_path: Path, case: str) -> None:
     volid, change, where = REFERENCES[case]
