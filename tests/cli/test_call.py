@@ -48,7 +48,7 @@ def test_the_help_of_every_tool_names_every_argument_and_its_example_fits(name: 
 def test_help_after_a_tool_explains_that_tool(environ: dict[str, str]) -> None:
     done = quorate(environ, "call", "guest_power", "--help")
     assert done.returncode == 0
-    assert "reboot | reset | resume" in done.stdout
+    assert "reboot | resume | shutdown" in done.stdout
     assert "--access operate" in done.stdout
     assert "Exit codes" in quorate(environ, "call", "--help").stdout
 
@@ -397,3 +397,21 @@ def test_nothing_configured_names_the_ways_on(environ: dict[str, str]) -> None:
     assert done.returncode == 2
     for words in ("quorate init", "quorate call guest_list --demo"):
         assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "result", "status"),
+    [
+        ("guest_exec docker01 command='exit 127'", "command failed (exit 127)", 1),
+        ("host_exec host=pve1 command='sleep 60' timeout=3", "stopped after 3 s", 1),
+        ("host_exec host=pve1 host=pve2 command='sleep 60' timeout=3", "stopped after 3 s", 1),
+        ("host_exec host=pve1 host=pve2 command='test $(hostname) = pve1'", "1 of 2 done", 1),
+        ("host_exec host=pve1 host=pve2 command=true", "done", 0),
+    ],
+)
+def test_the_exit_status_is_that_of_a_failed_command(
+    environ: dict[str, str], words: str, result: str, status: int
+) -> None:
+    given = ["--demo", *shlex.split(words), "--access", "admin", "--approval", "none", "--json"]
+    done = quorate(environ, "call", *given)
+    assert (json.loads(done.stdout)["result"], done.returncode) == (result, status)

@@ -142,7 +142,7 @@ def combined_arguments(world: World, image: Path) -> Mapping[str, list[dict[str,
         "guest_power": [
             {"guest": 107, "action": "start"}, {"guest": 206, "action": "start"}, {"guest": 104, "action": "shutdown"},
             {"guest": 204, "action": "reboot"}, {"guest": 106, "action": "resume"}, {"guest": 104, "action": "suspend"},
-            {"guest": 104, "action": "reset"}, {"guest": [104, 204, 101], "action": "shutdown"},
+            {"guest": [104, 204, 101], "action": "shutdown"},
         ],
         "guest_exec": [
             {"guest": 102, "command": "uptime"}, {"guest": "docker02", "command": ["ls", "-l", "/tmp dir"]},
@@ -156,7 +156,10 @@ def combined_arguments(world: World, image: Path) -> Mapping[str, list[dict[str,
             {"guest": guest, "service": "cron", "action": action}
             for guest in (102, "docker02") for action in ("start", "stop", "restart", "reload", "enable", "disable")
         ],
-        "guest_stop": [{"guest": 104}, {"guest": 204}, {"guest": 101}, {"guest": [102, 202]}],
+        "guest_stop": [
+            {"guest": 104}, {"guest": 204}, {"guest": 101}, {"guest": [102, 202]},
+            {"guest": 104, "reset": True},
+        ],
         "guest_template": [{"guest": 107}, {"guest": 206}],
         "guest_delete": [{"guest": 107}, {"guest": 206}, {"guest": 204, "stop": True},
             {"guest": 101, "stop": True, "purge": True}],

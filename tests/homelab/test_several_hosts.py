@@ -92,9 +92,9 @@ async def test_a_command_runs_on_the_others_if_one_is_dead(tmp_path):
         assert rows[0]["host"] == "host dead"
         assert "refuses the connection" in rows[0]["why"]
         assert {row["host"]: (row["state"], row["exit_code"], row["stdout"]) for row in rows[1:]} == {
-            f"host {name}": ("done", 3, "42\n") for name in THREE
+            f"host {name}": ("command failed (exit 3)", 3, "42\n") for name in THREE
         }
-        assert answer.structured_content["result"] == "3 of 4 done"
+        assert answer.structured_content["result"] == "0 of 4 done"
         assert answer.is_error
         steps = built.quorate.audit()[-1]["steps"]
         assert len(steps) == 3
@@ -163,8 +163,15 @@ async def test_of_long_files_and_folders_on_several_hosts_a_part_is_shown_and_th
 async def test_commands_that_end_with_an_error_come_first(tmp_path):
     async with house(tmp_path, THREE) as built:
         (tmp_path / "once").mkdir()
-        ended = hosts_of(await built.quorate.facts("host_exec", host="all", command=f"rmdir {tmp_path}/once"))
+        answer = await built.quorate.facts("host_exec", host="all", command=f"rmdir {tmp_path}/once")
+        ended = hosts_of(answer)
         assert [row["exit_code"] for row in ended] == [1, 1, 0]
+        assert [row["state"] for row in ended] == ["command failed (exit 1)"] * 2 + ["done"]
+        assert answer["result"] == "1 of 3 done"
+        assert built.quorate.audit()[-1]["outcome"] == "partly done"
+        everywhere = await built.quorate.facts("host_exec", host="all", command="nosuchcommand")
+        assert everywhere["result"] == "command failed (exit 127)"
+        assert built.quorate.audit()[-1]["outcome"] == "command failed"
 
 
 @pytest.mark.parametrize("most", [64 * 1024, 1024 * 1024])

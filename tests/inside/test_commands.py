@@ -64,9 +64,40 @@ async def until(condition) -> None:
 async def test_a_text_is_run_by_a_shell_and_its_outputs_come_apart(tmp_path, guest):
     async with inside(tmp_path) as quorate:
         facts = await quorate.facts("guest_exec", guest=guest, command="echo $((1+1)) | cat; echo err >&2; exit 3")
-        assert (facts["result"], facts["exit_code"]) == ("done", 3)
+        assert (facts["result"], facts["exit_code"]) == ("command failed (exit 3)", 3)
         assert (facts["stdout"], facts["stderr"]) == ("2\n", "err\n")
         assert facts["way"] == ("guest agent of vm 102 docker01" if guest == VM else "pct exec 200 on pve1 as root")
+
+
+@BOTH
+@pytest.mark.parametrize(("command", "result"), [("nosuchcommand", "command failed (exit 127)"), ("true", "done")])
+async def test_the_result_the_text_and_the_journal_say_whether_the_command_failed(tmp_path, guest, command, result):
+    async with inside(tmp_path) as quorate:
+        answer = await quorate.call("guest_exec", guest=guest, command=command)
+        assert not answer.is_error
+        assert answer.structured_content["result"] == result
+        assert f"result: {result}" in text_of(answer)
+        entry = quorate.audit()[-1]
+        failed = result != "done"
+        assert (entry["outcome"], entry["error"]) == (("command failed", result) if failed else ("done", ""))
+        assert entry["steps"][0]["state"] == entry["outcome"]
+        assert entry["final"]
+
+
+async def test_a_command_in_the_background_says_how_it_ended(tmp_path):
+    async with inside(tmp_path) as quorate:
+        for command, result in (("sleep 5; exit 9", "command failed (exit 9)"), ("sleep 5", "done")):
+            begun = await quorate.facts("guest_exec", guest=VM, command=command, wait=0)
+            assert begun["result"] == "running"
+            ended = await quorate.facts("guest_job", action="poll", job=begun["job"], seconds=30)
+            assert (ended["state"], ended["result"]) == ("ended", result)
+
+
+async def test_a_failed_command_on_the_lean_surface_says_so(tmp_path):
+    async with inside(tmp_path, more={"surfaces": ("lean",)}) as quorate:
+        arguments = {"operation": "guest_exec", "arguments": {"guest": VM, "command": "exit 127"}}
+        answer = await quorate.call("pve_change", **arguments)
+        assert "command failed (exit 127)" in text_of(answer)
 
 
 async def test_the_text_of_an_output_ends_with_its_last_line(tmp_path):
@@ -317,6 +348,11 @@ async def test_a_time_limit_ends_the_command_from_inside(tmp_path):
     async with inside(tmp_path) as quorate:
         facts = await quorate.facts("guest_exec", guest=VM, command="sleep 1000", timeout=10, wait=30)
         assert facts["timed_out"] == "It was killed after 10s, its time limit"
+        assert facts["result"] == "stopped after 10 s"
+        assert (quorate.audit()[-1]["outcome"], quorate.audit()[-1]["error"]) == (
+            "command failed",
+            "stopped after 10 s",
+        )
         assert processes(quorate, VM) == []
         command = "echo begun; sleep 1000"
         job = (await quorate.facts("guest_exec", guest=CT, command=command, timeout=10, wait=0))["job"]
@@ -324,7 +360,7 @@ async def test_a_time_limit_ends_the_command_from_inside(tmp_path):
             pass
         await quorate.clock.advance(15)
         facts = await quorate.facts("guest_job", action="poll", job=job, seconds=30)
-        assert (facts["state"], facts["exit_code"]) == ("ended", 143)
+        assert (facts["state"], facts["result"]) == ("ended", "command failed (exit 143)")
 
 
 @BOTH

@@ -82,7 +82,15 @@ def rows_of_the_tables() -> list[str]:
 
 
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
-    for further in ("pipeline.test_safety_requests", "pipeline.test_safety_bounds", "runs.test_access", *EDGE):
+    for further in (
+        "pipeline.test_safety_requests",
+        "pipeline.test_safety_bounds",
+        "runs.test_access",
+        "operations.storage.test_volume_references",
+        "operations.guests.test_power",
+        "journal.test_limits",
+        *EDGE,
+    ):
         importlib.import_module(f"tests.{further}")
     rows = rows_of_the_tables()
     assert len(rows) == len(set(rows))

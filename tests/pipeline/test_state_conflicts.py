@@ -65,12 +65,12 @@ async def test_what_is_so_already_is_no_error_and_nothing_is_sent(tmp_path, call
         (power(PAUSED_VM, "shutdown"), ["is paused", "action=resume"]),
         (power(PAUSED_VM, "reboot"), ["is paused", "action=resume"]),
         (power(STOPPED_VM, "reboot"), ["is stopped", "action=start"]),
-        (power(STOPPED_VM, "reset"), ["is stopped", "action=start"]),
+        (("guest_stop", {"guest": STOPPED_VM, "reset": True}), ["is stopped", "action=start"]),
         (power(STOPPED_VM, "suspend"), ["is stopped", "action=start"]),
         (power(STOPPED_VM, "resume"), ["is stopped", "action=start"]),
         (power(STOPPED_CT, "reboot"), ["is stopped", "action=start"]),
         (power(STOPPED_CT, "suspend"), ["is stopped", "action=start"]),
-        (power(RUNNING_CT, "reset"), ["no reset button", "action=reboot"]),
+        (("guest_stop", {"guest": RUNNING_CT, "reset": True}), ["no reset button", "action=reboot"]),
         # delete
         (tool("guest_delete", RUNNING_VM), ["is running", "stop=true"]),
         (tool("guest_delete", RUNNING_CT), ["is running", "stop=true"]),
@@ -221,7 +221,7 @@ TEMPLATE = "POST:/nodes/*/template"
         ("500:VM 104 not running:POST:/nodes/*", power(RUNNING_VM, "reboot"), ["action=start"]),
         (
             "500:unable to find configuration file for VM 104 on node 'pve2':POST:/nodes/*",
-            power(RUNNING_VM, "reset"),
+            ("guest_stop", {"guest": RUNNING_VM, "reset": True}),
             ["guest_list"],
         ),
         (f"500:VM 107 is running - destroy failed:{DELETE}", tool("guest_delete", STOPPED_VM), ["action=shutdown"]),

@@ -21,7 +21,7 @@ AWKWARD = ["a b", "it's", '"double"', "$(touch /owned)", "`touch /owned`", "*", 
 async def test_outputs_and_exit_code_come_apart_and_the_way_is_told(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         ran = await inside.exec("cat /proc/sys/kernel/hostname; echo err >&2; exit 3")
-        assert (ran["result"], ran["exit_code"], ran["stderr"]) == ("done", 3, "err\n")
+        assert (ran["result"], ran["exit_code"], ran["stderr"]) == ("command failed (exit 3)", 3, "err\n")
         assert ran["stdout"] == await inside.look("cat", "/proc/sys/kernel/hostname")
         assert ran["way"] == TRANSPORTS[way]
 

@@ -107,7 +107,7 @@ REQUESTS = (
     ("set a static address for the new cloud image vm", "cloudinit_set"),
     ("find leftover disks nobody uses", "volume_list"),
     ("which node has the most free memory", "node_list capacity_plan"),
-    ("hit the reset button of vm 300", "guest_power"),
+    ("hit the reset button of vm 300", "guest_stop"),
     ("remove bob's api key", "access_delete"),
     ("change what the nightly job keeps", "backup_job_set"),
     ("why can't this token start vms", "permission_audit"),

@@ -193,7 +193,20 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
         return FAILED
     if outcome.facts.get("result") == "running":
         return _unfinished_status(outcome.facts)
-    return FAILED if outcome.facts.get("exit_code") or outcome.facts.get("signal") else OK  # of a command in a guest
+    return FAILED if _command_failed(outcome.facts) else OK
+
+
+def _command_failed(facts: Mapping[str, Any]) -> bool:
+    """Whether a command ended with an error, on one machine or on one of several."""
+    from quorate.operations.commands import is_fault
+
+    hosts = facts.get("hosts")
+    table: Mapping[str, Any] = hosts if isinstance(hosts, Mapping) else {}
+    rows = [dict(zip(table.get("columns", ()), row, strict=True)) for row in table.get("rows", ())]
+    return any(
+        one.get("exit_code") or one.get("signal") or is_fault(one.get("result")) or is_fault(one.get("state"))
+        for one in (facts, *table.get("items", ()), *rows)
+    )
 
 
 def _unfinished_status(facts: Mapping[str, Any]) -> int:

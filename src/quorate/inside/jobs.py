@@ -59,6 +59,8 @@ class JobRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The vmid, or the name of the host or node."""
     target_name: str = ""
     """The name of the guest."""
+    timeout: float | None = None
+    """Its time limit in seconds."""
 
     def __post_init__(self) -> None:
         """Records of older versions have these only in words."""

@@ -14,7 +14,7 @@ from quorate.inside.agent import AgentTransport
 from quorate.inside.jobs import BackgroundJob, JobRegistry, no_job
 from quorate.inside.kept_jobs import KeptJob, id_of
 from quorate.inside.transport import Command, Job, Transport
-from quorate.operations.commands import DIES_WITH_US, JOB_TOOLS, SHOWN, Noun, output_facts
+from quorate.operations.commands import DIES_WITH_US, JOB_TOOLS, SHOWN, Noun, fault_of, output_facts
 from quorate.operations.inside.parameters import needs_of
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import Table, page
@@ -75,7 +75,9 @@ async def _poll(jobs: JobRegistry, found: FoundJob, seconds: float) -> dict[str,
     if known is not None:
         await jobs.note_end(known)
     lost = output.exit_code is None and output.signal is None
-    state = {"state": "lost", "why": LOST} if lost else {"state": "ended"}
+    late = isinstance(found.job, KeptJob) and found.job.late
+    result = fault_of(output, late=late, limit=known.record.timeout if known else None) or "done"
+    state = {"state": "lost", "why": LOST} if lost else {"state": "ended", "result": result}
     facts = {"job": found.handle, **state, **about, **output_facts(output, ended=not lost)}
     if known is not None and known.record.back and output.exit_code != 0:
         how = (

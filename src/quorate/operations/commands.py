@@ -128,8 +128,8 @@ class CommandJob:
         job = await transport.start(self.command, limit=self.timeout, keep=self.keep)
         output = await self._await_or_stop(job, job.wait(context.wait))
         if output is not None:
-            spent = clock.monotonic() - begun
-            return ActionResult({**_timeout_facts(output, spent, self.timeout), **output_facts(output)})
+            late = _was_stopped(output, clock.monotonic() - begun, self.timeout)
+            return self._report_end(output, late=late)
         job.leave()
         by_agent = transport.name == "agent"
         await self.jobs.remember(self._record(job.handle, kept=by_agent), job)
@@ -149,8 +149,11 @@ class CommandJob:
         if output is None:
             return await self._running(job)
         await self.jobs.forget(job.handle)
-        late = {"timed_out": f"It was killed after {duration(self.timeout or 0)}, its time limit"} if job.late else {}
-        return ActionResult({**late, **output_facts(output)})
+        return self._report_end(output, late=job.late)
+
+    def _report_end(self, output: Output, *, late: bool) -> ActionResult:
+        killed = {"timed_out": f"It was killed after {duration(self.timeout or 0)}, its time limit"} if late else {}
+        return ActionResult({**killed, **output_facts(output)}, fault=fault_of(output, late=late, limit=self.timeout))
 
     async def _await_or_stop(self, job: Job, waiting: Awaitable[Output | None]) -> Output | None:
         try:
@@ -175,6 +178,7 @@ class CommandJob:
             keep=self.keep,
             kept=kept,
             back=dict(self.back),
+            timeout=self.timeout,
         )
 
     async def _running(self, job: Job, **note: object) -> ActionResult:
@@ -205,14 +209,29 @@ async def command_job(jobs: JobRegistry, target: CommandTarget, request: Command
     return CommandJob(jobs, target, wanted, line, request.timeout, request.keep, named)
 
 
-def _timeout_facts(output: Output, spent: float, timeout: float | None) -> dict[str, Any]:
+def _was_stopped(output: Output, spent: float, timeout: float | None) -> bool:
+    """Whether it ended because its time was up."""
     forced = output.signal in _POSIX_ENDS or output.exit_code in _ENDED_BY_FORCE or output.exit_code == 1
-    if timeout is None or spent < timeout or not forced:
-        return {}
-    return {"timed_out": f"It was killed after {duration(timeout)}, its time limit"}
+    return timeout is not None and spent >= timeout and forced
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
+
+
+def fault_of(output: Output, *, late: bool = False, limit: float | None = None) -> str:
+    """How a command that has ended failed; empty if it succeeded."""
+    if late:
+        return f"stopped after {limit:g} s" if limit else "stopped at its time limit"
+    if output.signal is not None:
+        return f"command failed (signal {output.signal})"
+    if output.exit_code is None:
+        return "command failed (no exit code)"
+    return f"command failed (exit {output.exit_code})" if output.exit_code else ""
+
+
+def is_fault(text: object) -> bool:
+    """Whether the result or the state of a command says that it failed."""
+    return str(text).startswith(("command failed", "stopped after", "stopped at"))
 
 
 def output_facts(output: Output, *, ended: bool = True) -> dict[str, Any]:

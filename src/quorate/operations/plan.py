@@ -72,6 +72,8 @@ class ActionResult:
     begun: bool = False
     """It only started something that continues independently: a run."""
     next_step: str | Advice | None = None
+    fault: str = ""
+    """Of a command that ran: how it failed, such as "command failed (exit 127)"."""
 
 
 @dataclass(frozen=True, slots=True)

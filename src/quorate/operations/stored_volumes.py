@@ -34,6 +34,8 @@ class StoredVolume(msgspec.Struct, frozen=True):
     notes: str | None = None
     protected: int = 0
     subtype: str | None = None
+    parent: str | None = None
+    """Of a linked clone: the volume it builds on, as the storage writes it."""
     verification: dict[str, Any] | None = None
     node: str = ""
     """A node from which it can be reached."""

@@ -23,6 +23,7 @@ from quorate.pve.subjects import Subject, subject_of
 from quorate.pve.targets import GUEST
 from quorate.pve.tasks import gather_bounded
 from quorate.pve.wire import read
+from quorate.state.tally import Tally
 
 ASKED_AT_ONCE = 32
 _FILE_WRITE = "/agent/file-write"
@@ -56,7 +57,7 @@ class Verdict:
             )
 
 
-async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, plan: Plan) -> Verdict:
+async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, plan: Plan, tally: Tally) -> Verdict:
     """Judge each part of the plan where it acts. The highest risk and the first objection count."""
     operation, risk, caller = call.operation, call.risk, call.caller
     found = []
@@ -64,9 +65,12 @@ async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, p
         there = sites.site_of(where) if where else site
         gate = there.gate(general)
         objection = gate.objection(operation, caller, risk) if where else None
-        found.append(
-            Verdict(risk, objection) if objection else await _assess_part(there, gate, operation, risk, part, caller)
-        )
+        verdict = Verdict(risk, objection)
+        if objection is None:
+            verdict = await _assess_part(there, gate, operation, risk, part, caller)
+        if verdict.objection is None and verdict.passing is None:
+            verdict = replace(verdict, passing=await _limit(tally, there, operation, verdict.risk, part))
+        found.append(verdict)
     return Verdict(
         max((one.risk for one in found), key=ORDER.index),
         next((one.objection for one in found if one.objection), None),
@@ -116,7 +120,7 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
         gate.rules.tool_objection(operation, grave, now)
         or _objection(gate, operation, grave, concerned, now)
         or _execution_objection(gate, operation, opened, now)
-        or _limit(site, operation, grave, plan, calls)
+        or _guest_limit(site, operation, calls)
     )
     return Verdict(grave, passing=passing)
 
@@ -209,13 +213,20 @@ def _objection(
     return next((one for call in calls if (one := gate.rules.call_objection(operation, risk, call, now))), None)
 
 
-def _limit(
-    site: Site, operation: Operation, risk: Risk, plan: Plan, calls: Sequence[Sequence[Subject]]
-) -> Refused | None:
+def _guest_limit(site: Site, operation: Operation, calls: Sequence[Sequence[Subject]]) -> Refused | None:
     guests = len({one.id for call in calls for one in call if one.kind == GUEST and one.level != Risk.READ.value})
-    now = site.backend.clock.monotonic()
-    found = (meter.objection(operation, risk, len(plan.calls), guests, now) for meter in site.meters)
+    found = (meter.guests_objection(operation, guests) for meter in site.meters)
     return next((one for one in found if one is not None), None)
+
+
+async def _limit(tally: Tally, site: Site, operation: Operation, risk: Risk, plan: Plan) -> Refused | None:
+    """Why the plan cannot begin now; that it may is decided only when it begins."""
+    for meter in site.meters:
+        if meter.counts(risk):
+            refused = meter.objection(operation, risk, len(plan.calls), await tally.usage(meter.where))
+            if refused is not None:
+                return refused
+    return None
 
 
 async def _subjects(site: Site, gate: Gate, plan: Plan) -> list[list[Subject]]:

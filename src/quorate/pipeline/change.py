@@ -19,6 +19,7 @@ from quorate.pipeline.approval_request import ApprovalRequest
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
 from quorate.pipeline.caller import AnswerLater, Scope
+from quorate.pipeline.deletions import check_references
 from quorate.pipeline.differences import Difference, differences
 from quorate.pipeline.execution import apply, confirm_identity
 from quorate.pipeline.invocation import Invocation, Result
@@ -35,7 +36,7 @@ from quorate.pipeline.question import (
 from quorate.pipeline.record import JournaledSteps, Record
 from quorate.pipeline.routing import route
 from quorate.pipeline.sanitization import clean, one_line
-from quorate.pipeline.sites import Site, counting
+from quorate.pipeline.sites import Site, reservations
 from quorate.pipeline.step import Step
 from quorate.problems import Problem, TaskFailed
 from quorate.pve.cluster import Cluster
@@ -135,6 +136,7 @@ class ChangeRun:
         record.risk = risk.value
         verdict.require(dry_run=record.dry_run)
         checked = await check_plan(backend, plan)
+        plan = await self._check_references(site, plan)
         request = self._approval_request(plan, risk)
         if record.dry_run:
             record.outcome = Outcome.DRY_RUN
@@ -151,16 +153,17 @@ class ChangeRun:
         if self._approver.needed(risk):
             grant = await self._obtain_approval(site, request, deadline)
             (await self._authorize(site, plan)).require(at_most=risk)  # the person took their time
+            plan = await self._check_references(site, plan)
             await self._journal.freeze.require_none()
         if risk is Risk.DESTROY:
             await confirm_identity(backend, plan)
         parts = [
             (self._pipeline.sites.site_of(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
-        with counting(parts, self._call.operation, risk):
-            before = await self._observe_options(site, plan)
-            await self._entry.begin(self._sanitizer.journal_line(record.intent(self._clock.time())))
-            plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
+        before = await self._observe_options(site, plan)
+        intent = self._sanitizer.journal_line(record.intent(self._clock.time()))
+        await self._entry.begin(intent, reservations(parts, self._call.operation, risk))
+        plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
         record.settle()
         if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
             record.replaced = replaced_values(before, await self._observe_options(site, plan))
@@ -184,7 +187,15 @@ class ChangeRun:
         return self._pipeline.wait_seconds if own is None else own
 
     async def _authorize(self, site: Site, plan: Plan) -> Verdict:
-        return await authorize(self._pipeline.sites, site, self._pipeline.gate(self._call.caller), self._call, plan)
+        gate = self._pipeline.gate(self._call.caller)
+        return await authorize(self._pipeline.sites, site, gate, self._call, plan, self._journal.tally)
+
+    async def _check_references(self, site: Site, plan: Plan) -> Plan:
+        """Refuse what would delete a volume in use. What could not be read may name hidden guests."""
+        plan = await check_references(self._pipeline.sites, site, self._call.caller, plan)
+        if "checked" not in plan.facts:
+            return plan
+        return replace(plan, facts={**plan.facts, "checked": self._blank(str(plan.facts["checked"]))})
 
     # -- approval --------------------------------------------------------------------------------------------------
 

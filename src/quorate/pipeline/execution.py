@@ -88,7 +88,8 @@ async def _perform(step: Step, action: Action, log: StepLog, wait: float, report
     own = log.within(step)
     performed = await action.perform(StepContext(wait, report, partial(_carry_out, own), own.permit, own.origin))
     step.state = StepState.RUNNING if performed.running else StepState.STARTED if performed.begun else StepState.DONE
-    step.facts, step.next_step = performed.facts, performed.next_step
+    step.state = StepState.COMMAND_FAILED if performed.fault else step.state
+    step.facts, step.next_step, step.fault = performed.facts, performed.next_step, performed.fault
 
 
 async def _send_and_follow(

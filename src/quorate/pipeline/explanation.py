@@ -115,7 +115,8 @@ async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chos
     plan: Plan = await call.run(await pipeline.visible_view(site, call), arguments)
     release(site.backend, plan)
     plan = await in_wire_form(site.backend, plan)
-    found = await authorize(pipeline.sites, site, pipeline.gate(call.caller), call, plan)
+    gate, tally = pipeline.gate(call.caller), pipeline.journal.tally
+    found = await authorize(pipeline.sites, site, gate, call, plan, tally)
     reached = [one for _, subjects in await reach_of(pipeline.sites, site, plan) for one in subjects]
     answer: dict[str, Any] = {
         "plan": plan.summary,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import unicodedata
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 from quorate.config.rules import LEVELS, Limits, Rule
@@ -16,6 +14,7 @@ from quorate.operations.registry import Operation, Risk
 from quorate.problems import Refused
 from quorate.pve.subjects import Subject
 from quorate.pve.targets import GUEST, HOST, NODE, POOL, STORAGE
+from quorate.state.tally import Reservation, Usage
 
 _CONDITIONS = {
     GUEST: frozenset({"vmids", "names", "tags", "pools", "nodes"}),
@@ -328,8 +327,6 @@ def _allow_list_refusal(
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
-HOUR = 3600.0
-
 
 class LimitReached(Refused):
     """Too much right now; the same call may pass later, when changes have ended or an hour is over."""
@@ -337,63 +334,54 @@ class LimitReached(Refused):
 
 @dataclass(slots=True)
 class Meter:
-    """Counts for one set of limits. `where` is the cluster it is for, empty for all of them."""
+    """One set of limits. `where` is the cluster it is for, empty for all of them. The journal counts."""
 
     limits: Limits
     where: str = ""
-    _running: int = 0
-    _destroyed: deque[float] = field(default_factory=deque)
 
-    def objection(self, operation: Operation, risk: Risk, steps: int, guests: int, now: float) -> Refused | None:
-        """Why a plan with this number of steps and guests exceeds a limit right now."""
+    def counts(self, risk: Risk) -> bool:
+        """Whether a change of this risk depends on what was done before it."""
+        destroys = risk is Risk.DESTROY and self.limits.destroys_per_hour is not None
+        return destroys or self.limits.concurrent_changes is not None
+
+    def guests_objection(self, operation: Operation, guests: int) -> Refused | None:
+        """Why a plan for this number of guests exceeds a limit."""
         most = self.limits.guests_per_call
-        if most is not None and guests > most:
-            return self._refusal(
-                operation,
-                "guests_per_call",
-                f"It would act on {guests} guests; at most {most} are allowed in one call",
-                "Choose fewer guests",
-            )
+        if most is None or guests <= most:
+            return None
+        return self._refusal(
+            operation,
+            "guests_per_call",
+            f"It would act on {guests} guests; at most {most} are allowed in one call",
+            "Choose fewer guests",
+        )
+
+    def objection(self, operation: Operation, risk: Risk, steps: int, usage: Usage) -> Refused | None:
+        """Why a plan with this number of steps exceeds a limit right now."""
         most = self.limits.destroys_per_hour
-        if most is not None and risk is Risk.DESTROY and self._recently(now) + steps > most:
+        if most is not None and risk is Risk.DESTROY and usage.destroyed + steps > most:
             return self._refusal(
                 operation,
                 "destroys_per_hour",
-                f"At most {most} destructive steps are allowed per hour; {self._recently(now)} ran, this adds {steps}",
+                f"At most {most} destructive steps are allowed per hour; {usage.destroyed} ran, this adds {steps}",
                 "Wait, or ask the operator",
                 passes=steps <= most,
             )
         most = self.limits.concurrent_changes
-        if most is not None and self._running >= most:
+        if most is not None and usage.running >= most:
             return self._refusal(
                 operation,
                 "concurrent_changes",
-                f"At most {most} changes are allowed at the same time, and {self._running} are running",
+                f"At most {most} changes are allowed at the same time, and {usage.running} are running",
                 "Try again when they are done",
                 passes=most > 0,
             )
         return None
 
-    @contextmanager
-    def counting(self, operation: Operation, risk: Risk, steps: int, now: float) -> Iterator[None]:
-        """Count a plan while it runs. A destructive step counts from the moment it may be sent.
-
-        Checks again, because others may have started since the plan was judged; from here on nothing intervenes.
-        """
-        if refusal := self.objection(operation, risk, steps, 0, now):
-            raise refusal
-        if risk is Risk.DESTROY:
-            self._destroyed.extend([now] * steps)
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-
-    def _recently(self, now: float) -> int:
-        while self._destroyed and self._destroyed[0] <= now - HOUR:
-            self._destroyed.popleft()
-        return len(self._destroyed)
+    def reservation(self, operation: Operation, risk: Risk, steps: int) -> Reservation:
+        """What a plan adds when it begins. Limits are checked again then: others may have started since."""
+        destroys = steps if risk is Risk.DESTROY else 0
+        return Reservation(self.where, destroys, lambda usage: self.objection(operation, risk, steps, usage))
 
     def _refusal(self, operation: Operation, limit: str, why: str, next_step: str, *, passes: bool = False) -> Refused:
         place = f" of {self.where}" if self.where else ""

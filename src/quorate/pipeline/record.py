@@ -50,7 +50,7 @@ class Record:
 
     def settle(self) -> None:
         self.outcome = overall([step.state for step in self.steps])
-        self.error = "; ".join(str(step.problem) for step in self.steps if step.problem)
+        self.error = "; ".join(str(step.problem or step.fault) for step in self.steps if step.problem or step.fault)
 
     def fail(self, problem: Problem) -> None:
         if isinstance(problem, Refused):
@@ -196,7 +196,7 @@ class JournaledSteps:
             "step": self._number(step),
             "state": step.state.value,
             **({"task": step.task.text} if step.task else {}),
-            **({"error": str(step.problem)} if step.problem else {}),
+            **({"error": str(step.problem or step.fault)} if step.problem or step.fault else {}),
             **({"next": str(step.next_step)} if step.next_step else {}),
             **({"wire": own} if own else {}),
         }

@@ -99,19 +99,18 @@ def _decisive(lane: Sequence[Step]) -> Step:
 
 
 def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
-    """One row for each target: those that could not be acted on, those that failed, then the rest.
-
-    A command that ran and ended with an error counts as one that failed.
-    """
+    """One row for each target: those that could not be acted on, those that failed, then the rest."""
     columns = ["host", "state", *plan.columns, "why"]
     rows = [[one.target, "not tried", *("" for _ in plan.columns), one.why] for one in plan.failures]
     described = [
         (_decisive(lane), {name: value for step in lane for name, value in step.as_dict().items()}) for lane in lanes
     ]
-    described.sort(key=lambda one: (one[0].problem is None, one[1].get("exit_code", 0) == 0))
+    described.sort(key=lambda one: (one[0].problem is None, not one[0].fault))
     for step, facts in described:
         cells = [facts.get(name, "") for name in plan.columns]
-        rows.append([str(step.call.target), str(step.state), *cells, facts.get("why", facts.get("note", ""))])
+        rows.append(
+            [str(step.call.target), step.fault or str(step.state), *cells, facts.get("why", facts.get("note", ""))]
+        )
     filled = [index for index in range(len(columns)) if any(row[index] not in ("", None) for row in rows)]
     return {"columns": [columns[index] for index in filled], "rows": [[row[index] for index in filled] for row in rows]}
 
@@ -119,7 +118,10 @@ def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
 def overall(steps: list[Step]) -> str:
     """One state for all steps, or how many of them are done."""
     states = {step.state for step in steps}
-    if any(step.problem for step in steps) and len(states) > 1:
+    faults = {step.fault for step in steps if step.fault}
+    if len(faults) == 1 and states <= {StepState.COMMAND_FAILED, StepState.NOT_TRIED}:
+        return faults.pop()
+    if any(step.problem or step.fault for step in steps) and len(states) > 1:
         return _part(steps)
     if states == {StepState.NOT_TRIED}:
         return StepState.NOT_TRIED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from quorate.config import Access, ConfigError, Settings
@@ -17,6 +16,7 @@ from quorate.pipeline.gate import Gate, wider_token
 from quorate.pipeline.policy import NO_RULES, Meter, Rulebook, matches
 from quorate.problems import BadArgument, NotConfigured
 from quorate.pve.cluster import Cluster
+from quorate.state.tally import Reservation
 from quorate.suggestions import suggest
 
 
@@ -52,16 +52,17 @@ class Site:
         return replace(general, access=access, own_level=own_level, cluster=self.name, rules=self.rules)
 
 
-@contextmanager
-def counting(parts: Sequence[tuple[Site, int]], operation: Operation, risk: Risk) -> Iterator[None]:
-    """Count a plan while it runs. `parts` are the numbers of steps at each site; sites may share a meter."""
+def reservations(parts: Sequence[tuple[Site, int]], operation: Operation, risk: Risk) -> list[Reservation]:
+    """What a plan uses of each limit. `parts` are the numbers of steps at each site; sites may share a meter.
+
+    Destructive steps are counted even where nothing limits them: a limit that is set later applies to the whole hour.
+    """
     meters = {id(meter): meter for site, _ in parts for meter in site.meters}
-    with ExitStack() as stack:
-        for key, meter in meters.items():
-            steps = sum(count for site, count in parts if key in map(id, site.meters))
-            now = parts[0][0].backend.clock.monotonic()
-            stack.enter_context(meter.counting(operation, risk, steps, now))
-        yield
+    return [
+        meter.reservation(operation, risk, sum(count for site, count in parts if key in map(id, site.meters)))
+        for key, meter in meters.items()
+        if risk is Risk.DESTROY or meter.counts(risk)
+    ]
 
 
 class Sites:

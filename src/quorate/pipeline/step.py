@@ -32,6 +32,8 @@ class Step:
     """Its task found the id taken by another guest and did nothing."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     next_step: str | Advice | None = None
+    fault: str = ""
+    """Of a command that ran: how it failed."""
 
     @property
     def overtaken(self) -> bool:
@@ -41,7 +43,7 @@ class Step:
     def as_dict(self) -> dict[str, Any]:
         return {
             "step": self.call.summary,
-            "state": self.state,
+            "state": self.fault or self.state,
             **({"task": self.task.text} if self.task else {}),
             **({"took": duration(self.seconds)} if self.task and self.state in _ENDED else {}),
             **({"why": self.problem.wording} if self.problem else {}),

@@ -213,6 +213,12 @@ class Cluster:
             held[path] = (await self.get("/access/permissions", path=path)).get(path, {})
         return privilege in held[path]
 
+    async def sees_everything_in(self, area: str, privilege: str) -> bool:
+        """Whether our credentials hold `privilege` on all of an area such as /vms, with everything below it."""
+        held = await self._known_privileges()
+        below = (held[path] for path in held if path.startswith(f"{area}/"))
+        return _passes_on(held, area, privilege) and all(privilege in one for one in below)
+
     async def refusal(
         self, asked: str, path: str, privileges: list[str] | tuple[str, ...], *, any_of: bool = False
     ) -> PermissionMissing:
@@ -265,6 +271,13 @@ def _privileges_at(held: Mapping[str, Mapping[str, int]], path: str) -> set[str]
         if at in held:
             return {privilege for privilege, propagates in held[at].items() if propagates}
     return set()
+
+
+def _passes_on(held: Mapping[str, Mapping[str, int]], area: str, privilege: str) -> bool:
+    """Whether an area passes a privilege on to everything below it."""
+    if area in held:
+        return bool(held[area].get(privilege))
+    return privilege in _privileges_at(held, area)
 
 
 def _vmids(reach: Sequence[Sequence[TargetRef]]) -> set[int] | None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorate.problems import Problem
 from quorate.state.entries import CHANGE, INTENT, OUTCOME, PHASE, PLAN, STEP, Folding
 from quorate.state.freeze import Freeze
 from quorate.state.store import StateUnavailable, Store
+from quorate.state.tally import Counted, Reservation, Tally
 from quorate.state.trail import AuditTrail, AuditUnwritable, seconds_of
 
 NOBODY = ""
@@ -40,6 +42,7 @@ class Journal:
     def __init__(self, trail: AuditTrail, store: Store) -> None:
         self.trail = trail
         self.freeze = Freeze(store)
+        self.tally = Tally(store, self._destroyed_since, self._is_over)
         self._store = store
         self._owner = f"{secrets.randbits(62):016x}"
         self._owed: dict[str, tuple[dict[str, Any], bool]] = {}
@@ -146,7 +149,9 @@ class Journal:
             await self.settle_debts()
         await self.trail.close()
 
-    async def begin(self, change: str, entry: Mapping[str, Any]) -> None:
+    async def begin(self, change: str, entry: Mapping[str, Any], reservations: Sequence[Reservation] = ()) -> None:
+        """Count the change where limits apply, then write its intent. Raises the Problem of a limit that it exceeds."""
+        reserved: Sequence[Reservation] = ()
         try:
             await self.settle_debts()
             await self._store.hold(self._owner)
@@ -157,13 +162,31 @@ class Journal:
                 self._owner,
                 self._store.clock.time(),
             )
+            await self.tally.reserve(change, self._owner, reservations)
+            reserved = reservations
             await self.trail.append({CHANGE: change, PHASE: INTENT, **entry})
-        except (OSError, StateUnavailable, AuditUnwritable) as error:
+        except (OSError, Problem) as error:
             with suppress(StateUnavailable):
                 await self._forget(change, final=True)
-            if isinstance(error, AuditUnwritable):
+                await self.tally.withdraw(change, [one.place for one in reserved])
+            if isinstance(error, Problem) and not isinstance(error, StateUnavailable):
                 raise
             raise self.trail.unwritable("so nothing is changed", error) from None
+
+    def _is_over(self, change: str, owner: str) -> bool:
+        return owner == self._owner and change not in self.running
+
+    async def _destroyed_since(self, place: str, since: float) -> list[Counted]:
+        """The destructive steps that the trail shows for a place, where nothing was counted yet."""
+        counted: list[Counted] = []
+        async for line in self.trail.newest_first():
+            begun = seconds_of(line.get("time"))
+            if begun is not None and begun < since - SLACK:
+                break
+            if line.get(PHASE) == INTENT and line.get("risk") == "destroy" and begun is not None:
+                steps = [one for one in _as_list(line.get("wire")) if place in ("", one.get("cluster"))]
+                counted += [Counted(str(line.get(CHANGE)), NOBODY, begun, len(steps))] if steps else []
+        return counted[::-1]
 
     async def still_ours(self) -> None:
         """Raises StateUnavailable if other processes might take us for dead."""
@@ -216,13 +239,13 @@ class Change:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Keeps the records in order, even if the call is canceled during a write."""
 
-    async def begin(self, entry: Mapping[str, Any]) -> None:
-        """Returns once the intent is on disk. Raises AuditUnwritable if it is not; then nothing may be sent."""
+    async def begin(self, entry: Mapping[str, Any], reservations: Sequence[Reservation] = ()) -> None:
+        """Returns once the intent is on disk. Raises a Problem if it is not; then nothing may be sent."""
         self.begun = True
         self.journal.running.add(self.id)
         try:
-            await self._in_turn(self.journal.begin(self.id, entry))
-        except AuditUnwritable:
+            await self._in_turn(self.journal.begin(self.id, entry, reservations))
+        except Problem:
             self.begun = False
             self.journal.running.discard(self.id)
             raise

@@ -17,6 +17,8 @@ class Outcome(StrEnum):
     NOT_DONE = "not done"
     """Nothing was sent, or PVE shows no trace of it."""
     FAILED = "failed"
+    COMMAND_FAILED = "command failed"
+    """The command ran and ended with an error, or was stopped at its time limit."""
     RUNNING = "running"
     UNKNOWN = "unknown"
     """It was sent, or may have been, and its result cannot be established."""
@@ -44,6 +46,7 @@ class StepState(StrEnum):
     STARTED = "started"
     """A run was started."""
     FAILED = "failed"
+    COMMAND_FAILED = "command failed"
     UNKNOWN = "unknown"
 
     @property
@@ -67,6 +70,8 @@ def overall(states: Sequence[StepState]) -> Outcome:
         return Outcome.STARTED
     if found == {StepState.NOT_TRIED}:
         return Outcome.NOT_DONE
+    if found <= {StepState.COMMAND_FAILED, StepState.NOT_TRIED}:
+        return Outcome.COMMAND_FAILED
     if found & {StepState.UNKNOWN, StepState.SENT}:
         return Outcome.UNKNOWN
     if StepState.RUNNING in found and StepState.FAILED not in found:

@@ -171,6 +171,14 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
             used DOUBLE PRECISION NOT NULL
         )""",
     ),
+    # What limits count, in each place: changes of the last hour and those in progress, as one JSON document.
+    (
+        """CREATE TABLE quorate_tallies (
+            place TEXT PRIMARY KEY,
+            version BIGINT NOT NULL,
+            entry TEXT NOT NULL
+        )""",
+    ),
 )
 NEWEST = len(_VERSIONS)
 

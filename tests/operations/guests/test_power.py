@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from mcp.types import ElicitResult
 
-from quorate.config import Access
+from quorate.config import Access, Approval
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
@@ -77,11 +79,18 @@ async def test_starting_a_running_guest_says_so_and_sends_nothing(tmp_path):
         assert all(method == "GET" for method, _ in quorate.sim.requests)
 
 
-@pytest.mark.parametrize("action", ["reboot", "suspend", "reset"])
-async def test_what_needs_a_running_guest_says_how_to_start_a_stopped_one(tmp_path, action):
+RESET = ("guest_stop", {"reset": True})
+
+
+def power(action):
+    return ("guest_power", {"action": action})
+
+
+@pytest.mark.parametrize(("tool", "options"), [power("reboot"), power("suspend"), RESET])
+async def test_what_needs_a_running_guest_says_how_to_start_a_stopped_one(tmp_path, tool, options):
     async with rig(tmp_path) as quorate:
         guest = some_guest(quorate, "qemu", running=False)
-        text = await quorate.refusal("guest_power", guest=guest.vmid, action=action)
+        text = await quorate.refusal(tool, guest=guest.vmid, **options)
         assert "is stopped" in text
         assert "action=start" in text
 
@@ -239,11 +248,11 @@ async def test_a_guest_under_ha_is_done_only_when_the_ha_manager_has_done_it(tmp
         assert guest.running
 
 
-@pytest.mark.parametrize("action", ["reboot", "reset"])
-async def test_a_lost_reboot_is_not_taken_for_done_because_the_guest_runs_as_before(tmp_path, action):
+@pytest.mark.parametrize(("tool", "options"), [power("reboot"), RESET])
+async def test_a_lost_reboot_is_not_taken_for_done_because_the_guest_runs_as_before(tmp_path, tool, options):
     async with rig(tmp_path, faults=["drop:before:POST:/nodes/*/qemu/*/status/*"]) as quorate:
         guest = some_guest(quorate, "qemu", running=True)
-        text = await quorate.refusal("guest_power", guest=guest.vmid, action=action)
+        text = await quorate.refusal(tool, guest=guest.vmid, **options)
         assert "not known whether" in text
         assert "not done" not in text
         assert quorate.audit()[-1]["outcome"] == "unknown"
@@ -386,3 +395,67 @@ async def test_a_full_disk_stops_changes_before_they_are_made(tmp_path, monkeypa
         assert "so nothing is changed" in text
         assert "disk is full" in text
         assert not guest.running
+
+
+@tries("a VM's power is cut by its reset button, its monitor or its keyboard")
+@pytest.mark.parametrize(
+    ("method", "path", "params"),
+    [
+        ("POST", "status/reset", {}),
+        ("PUT", "sendkey", {"key": "alt-sysrq-b"}),
+        ("PUT", "sendkey", {"key": "Alt-Print-B"}),
+        ("PUT", "sendkey", {"key": "alt-0x54-b"}),
+        ("POST", "monitor", {"command": "system_reset"}),
+        ("POST", "status/shutdown", {"forceStop": 1}),
+        ("POST", "status/stop", {}),
+    ],
+)
+async def test_whatever_loses_unsaved_data_needs_access_admin(tmp_path, method, path, params):
+    async with rig(tmp_path, access=Access.OPERATE) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        began = guest.started_at
+        text = await quorate.refusal("api_call", method=method, path=guest_path(guest, path), params=params)
+        assert "admin" in text
+        assert all(method == "GET" for method, _ in quorate.sim.requests)
+        assert (guest.running, guest.started_at) == (True, began)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "params"),
+    [
+        ("POST", "status/reboot", {}),
+        ("POST", "status/suspend", {}),
+        ("PUT", "sendkey", {"key": "ctrl-alt-delete"}),
+        ("POST", "agent/shutdown", {}),
+    ],
+)
+async def test_what_asks_the_guest_or_keeps_its_memory_needs_only_operate(tmp_path, method, path, params):
+    async with rig(tmp_path, access=Access.OPERATE) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        await quorate.facts("api_call", method=method, path=guest_path(guest, path), params=params, dry_run=True)
+
+
+async def test_the_reset_button_belongs_to_the_power_switch_and_asks_a_person(tmp_path):
+    questions = []
+
+    async def person(context, params):
+        questions.append(params.message)
+        return ElicitResult(action="decline")
+
+    async with rig(tmp_path, approval=Approval.ASK, elicitation=person) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        text = await quorate.refusal("guest_power", guest=guest.vmid, action="reset")
+        assert "guest_stop" in text
+        assert "reset=true" in text
+        await quorate.refusal("guest_stop", guest=guest.vmid, reset=True)
+        assert "unsaved data is lost" in questions[0]
+        assert all(method == "GET" for method, _ in quorate.sim.requests)
+    async with rig(tmp_path) as quorate:
+        guest = some_guest(quorate, "qemu", running=True)
+        assert (await quorate.facts("guest_stop", guest=guest.vmid, reset=True))["result"] == "done"
+        assert ("POST", guest_path(guest, "status/reset")) in quorate.sim.requests
+        assert guest.running
+
+
+def guest_path(guest, sub):
+    return f"/nodes/{guest.node}/{guest.kind}/{guest.vmid}/{sub}"

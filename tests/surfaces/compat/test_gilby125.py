@@ -128,6 +128,14 @@ async def test_a_tool_does_what_it_promises(tmp_path, tried):
         await attempt(quorate, tried)
 
 
+async def test_a_command_that_failed_is_not_reported_as_done(tmp_path):
+    async with elevated(tmp_path, ssh=True) as quorate:
+        answer = await quorate.call(EXECUTE, node="pve1", vmid=str(MACHINE), command="exit 127")
+        assert not answer.is_error
+        assert "command failed (exit 127)" in text_of(answer)
+        assert "done" not in text_of(answer)
+
+
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 

@@ -130,6 +130,7 @@ async def test_a_tool_does_what_it_promises(tmp_path, tried):
         ("install_service", {"service_name": "pihole", "hostname": "one"}, "operate"),
         ("destroy_terraform_service", {"service_name": "registry", "hostname": "one"}, "admin"),
         ("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "stop"}, "admin"),
+        ("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "reset"}, "admin"),
         ("create_proxmox_vm", {"node": "pve1", "vmid": 321, "name": "x"}, "operate"),
     ],
 )

@@ -147,7 +147,7 @@ _RULES: Final = (
     ("POST", r"/nodes/{node}/ceph/stop", Reason.STOPS_STORAGE),
     ("POST", r"/nodes/{node}/certificates/custom", Reason.CERTIFICATE),
     ("POST PUT", r"/cluster/config(/.*)?", Reason.MEMBERSHIP),
-    ("POST", rf"{_GUEST}/status/stop", Reason.CUTS_POWER),
+    ("POST", rf"{_GUEST}/status/(stop|reset)", Reason.CUTS_POWER),
     ("POST", rf"{_GUEST}/snapshot/{{snapname}}/rollback", Reason.ROLLS_BACK),
     ("POST", rf"{_GUEST}/template", Reason.MAKES_TEMPLATE),
     ("POST", rf"{_GUEST}/remote_migrate", Reason.LEAVES_CLUSTER),
@@ -188,6 +188,12 @@ def _given_and_not_on(request: Request, name: str) -> bool:
 def _weakens_container(request: Request, name: str) -> bool:
     parts = request.parts(name)
     return request.has(name) and (parts is None or bool({"mknod", "mount", "force_rw_sys"} & parts.keys()))
+
+
+def _presses_sysrq(request: Request, name: str) -> bool:
+    """Linux then resets, powers off or kills at once, whatever the third key is. QEMU also knows the key by number."""
+    keys = {key.strip().lower() for key in request.text(name).split("-")}
+    return bool(keys & {"sysrq", "print", "0x54", "0x37", "0xb7"})
 
 
 def _is_path(request: Request, name: str) -> bool:
@@ -313,6 +319,7 @@ _MIGRATION: Final = ("migration", "migration_unsecure", "replication")
 
 RISK_PARAMETERS: Final = (
     RiskParameter(r".*", _FORCE, _on, Reason.FORCED),
+    RiskParameter(r"/nodes/{node}/qemu/{vmid}/sendkey", ("key",), _presses_sysrq, Reason.CUTS_POWER),
     RiskParameter(_CONFIG, ("delete",), _lists_devices("unused"), Reason.DELETES_DATA),
     RiskParameter(_CONFIG, ("delete",), _lists_devices(*values.DISKS), Reason.TAKES_DISK),
     RiskParameter(_CONFIG, ("delete",), _lists_devices("net", "ipconfig"), Reason.TAKES_DEVICE),

@@ -58,7 +58,7 @@ def _combine_problems(problems: list[Problem]) -> Conflict:
 GUESTS_AT_ONCE = 50
 NAMES_SHOWN = 5
 
-Action = Literal["start", "shutdown", "reboot", "reset", "suspend", "resume"]
+Action = Literal["start", "shutdown", "reboot", "suspend", "resume"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,14 @@ _LEAVE = {
 
 @operation(
     risk=Risk.CHANGE,
-    search_words=(
-        "start boot restart reboot shutdown suspend pause resume wake reset button vm container down bring up"
-    ),
+    search_words=("start boot restart reboot shutdown suspend pause resume wake vm container down bring up"),
     example="guest=test-vm action=start",
-    elsewhere={"stop": GUEST_STOP, "poweroff": GUEST_STOP, "kill": GUEST_STOP},
+    elsewhere={
+        "stop": GUEST_STOP,
+        "poweroff": GUEST_STOP,
+        "kill": GUEST_STOP,
+        "reset": GUEST_STOP(reset=True),
+    },
 )
 async def guest_power(
     pve: Cluster,
@@ -106,8 +109,8 @@ async def guest_power(
     action: Action,
     timeout: Annotated[int, Meta(ge=1, le=86400, description="Seconds a shutdown or reboot may take")] | None = None,
 ) -> Plan:
-    """Start, shut down, reboot, reset, suspend or resume guests. shutdown and reboot ask the guest's OS; reset is the
-    reset button. Hard power-off: guest_stop."""
+    """Start, shut down, reboot, suspend or resume guests. shutdown and reboot ask the guest's OS. Hard power-off and
+    reset: guest_stop."""
     if timeout is not None and action not in ("shutdown", "reboot"):
         raise BadArgument(
             Sentence("{timeout} cannot be combined with {action}", timeout=NAMED, action=action),
@@ -128,13 +131,18 @@ async def _boot_warnings(guests: list[Guest]) -> tuple[str, ...]:
 
 @operation(
     risk=Risk.DESTROY,
-    idempotent=True,
-    search_words="kill hard power off cut pull plug force stop frozen hung hangs crashed not shut down",
+    search_words=(
+        "kill hard power off cut pull plug force stop reset button hit press frozen hung hangs crashed not shut down"
+    ),
     example="guest=k3s-agent",
 )
-async def guest_stop(pve: Cluster, guest: GuestRefs) -> Plan:
-    """Cut the power of guests at once. Unsaved data is lost; prefer guest_power action=shutdown."""
-    return await _plan(pve, guest, "stop")
+async def guest_stop(
+    pve: Cluster,
+    guest: GuestRefs,
+    reset: Annotated[bool, Meta(description="Press a VM's reset button instead: it starts again")] = False,
+) -> Plan:
+    """Cut the power of guests at once. Unsaved data is lost; prefer guest_power action=shutdown or reboot."""
+    return await _plan(pve, guest, "reset" if reset else "stop")
 
 
 async def _plan(pve: Cluster, refs: int | str | list[int | str], action: str, **params: Any) -> Plan:

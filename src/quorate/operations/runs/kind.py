@@ -54,13 +54,15 @@ class StepResult:
     @property
     def failure(self) -> str:
         """Of a command: why it did not end well; empty if it did."""
-        if self.error or not self.is_done:
+        if self.error or not (self.is_done or self.outcome is Outcome.COMMAND_FAILED):
             return self.error or self.outcome.value
         if late := self.data.get("timed_out"):
             return str(late)
         if signal := self.data.get("signal"):
             return f"it was terminated by signal {signal}"
         code = self.data.get("exit_code")
+        if code is None and self.outcome is Outcome.COMMAND_FAILED:
+            return self.outcome.value
         return f"exit code {code}" if code != 0 else ""
 
     @property

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import DISK_CHANGE, DISK_DESTROY, GUEST_DELETE, NAMED, VOLUME_UPDATE, Advice
+from quorate.hints import NAMED, VOLUME_UPDATE, Advice
 from quorate.operations import stored_volumes
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.stored_volumes import StoredVolume, require
 from quorate.operations.units import size, yes
-from quorate.problems import BadArgument, Conflict, NotFound
-from quorate.pve import values
+from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
 
 COLUMNS = ("volume", "node", "content", "format", "size", "age", "guest", "protected", "verified", "notes")
@@ -167,7 +166,7 @@ async def volume_delete(
     volume: Annotated[str | list[str], Meta(description="storage:name, or a list of them")],
     node: OnNode | None = None,
 ) -> Plan:
-    """Delete volumes permanently: ISO images, templates, backups, leftover disks. Disks in use are refused."""
+    """Delete volumes permanently: ISO images, templates, backups, leftover disks. Volumes in use are refused."""
     wanted = list(dict.fromkeys([volume] if isinstance(volume, str) else volume))
     if not wanted or len(wanted) > VOLUMES_AT_ONCE:
         raise BadArgument(f"{len(wanted)} volumes were specified", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")
@@ -192,28 +191,6 @@ async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
         await require(pve, f"delete {volume}", f"/storage/{volume.storage}", "Datastore.AllocateSpace")
     else:
         await require(pve, f"delete {volume}", f"/storage/{volume.storage}", "Datastore.Allocate")
-    if volume.content in ("images", "rootdir"):
-        await _refuse_attached(pve, volume)
-
-
-async def _refuse_attached(pve: Cluster, volume: StoredVolume) -> None:
-    try:
-        guest = await pve.guest(volume.vmid or 0)
-    except NotFound:
-        return
-    if not (volume.shared or guest.row.node == volume.node):
-        return
-    for key, value in (await guest.get("config")).items():
-        if values.bus_of(key) is not None and volume.volid in str(value).split(","):
-            raise Conflict(
-                f"{volume} is {key} of {guest}",
-                next_step=Advice(
-                    "Detach and destroy it, or delete the guest",
-                    DISK_CHANGE(action="detach"),
-                    DISK_DESTROY,
-                    GUEST_DELETE,
-                ),
-            )
 
 
 def _deletion(pve: Cluster, volume: StoredVolume) -> Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
@@ -78,7 +79,10 @@ class SshServers:
             assert done is not None
             out.flush()
             err.flush()
-            process.exit(done.exitcode if done.exitcode is not None else 255)
+            if done.exitcode is not None:
+                process.exit(done.exitcode)
+            else:
+                process.exit_with_signal(signal.Signals(done.signal or signal.SIGKILL).name.removeprefix("SIG"))
 
         return session
 

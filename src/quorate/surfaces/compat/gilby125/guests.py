@@ -219,7 +219,7 @@ async def execute(call: ToolCall) -> str:
     facts = {"VM ID": guest.vmid, "Type": kind.label, "Node": guest.node}
     code = done.facts.get("exit_code")
     ended = {"Exit Code": code} if code is not None else {"Background Job": done.facts.get("job")}
-    state = "still running" if done.is_running else "done"
+    state = "still running" if done.is_running else str(done.facts["result"])
     remarks = [f"**Note**: {done.facts[name]}" for name in REMARKS if name in done.facts]
     return card("💻", bold(f"Command in {kind.word}: {state}"), facts | ended, *remarks, *_outputs(done))
 

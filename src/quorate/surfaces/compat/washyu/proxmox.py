@@ -57,11 +57,11 @@ async def guest_status(call: ToolCall) -> dict[str, Any]:
 
 
 async def manage(call: ToolCall) -> dict[str, Any]:
-    """The hard stop, which loses unsaved data, is a separate native tool."""
+    """Stopping and resetting, which lose unsaved data, are a separate native tool."""
     guest = await find_guest(call)
     action = call["action"]
-    if action == "stop":
-        done = await call.change("guest_stop", guest=guest.vmid)
+    if action in ("stop", "reset"):
+        done = await call.change("guest_stop", guest=guest.vmid, reset=action == "reset")
     else:
         done = await call.change("guest_power", guest=guest.vmid, action=action)
     return task_answer(done, node=guest.node, vmid=guest.vmid, action=action)

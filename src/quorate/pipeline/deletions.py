@@ -1,0 +1,192 @@
+"""The volumes that a plan deletes, whichever call does it; refused while anything still refers to them.
+
+PVE deletes by name: it does not look into the configurations of other guests. So the named tools, the raw API and the
+drop-in tools all pass this check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from quorate.hints import DISK_CHANGE, DISK_DESTROY, GUEST_DELETE, Advice
+from quorate.operations.backend import Backend
+from quorate.operations.plan import Action, Call, Plan
+from quorate.operations.preconditions import snapshots_of
+from quorate.operations.volume_references import (
+    NAMED_AT_MOST,
+    NamedVolume,
+    Reference,
+    Survey,
+    drive_volumes,
+    find_references,
+    may_be_referenced,
+)
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.sites import Site, Sites
+from quorate.problems import Conflict, NotFound
+from quorate.pve import values
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.targets import owner
+from quorate.pve.wire import Request, read
+
+_GUEST: Final = r"/nodes/{node}/(?:qemu|lxc)/{vmid}"
+_VOLUME: Final = "/nodes/{node}/storage/{storage}/content/{volume}"
+
+
+async def check_references(sites: Sites, site: Site, caller: Caller, plan: Plan) -> Plan:
+    """Refuse a plan that deletes a volume in use. Returns it with a fact that says what was checked."""
+    checked: list[str] = []
+    for where, part in plan.parts():
+        volumes = await _deleted_volumes(where or site.backend, part)
+        if not volumes:
+            continue
+        cluster = (where or site.backend).api
+        others = [one.cluster for one in sites if one.name != cluster.name]
+        survey = await find_references(cluster, volumes, others)
+        _refuse_referenced(survey, {one.name for one in sites.open_to(caller)})
+        _refuse_unproven(survey, volumes)
+        checked.append(survey.describe(len(volumes)))
+    return replace(plan, facts={**plan.facts, "checked": "; ".join(checked)}) if checked else plan
+
+
+async def _deleted_volumes(backend: Backend, plan: Plan) -> list[NamedVolume]:
+    calls = [step for step in plan.calls if isinstance(step, Call)]
+    calls += [call for step in plan.calls if isinstance(step, Action) and not step.later for call in step.needs]
+    if not calls:
+        return []
+    cluster = backend.api.original
+    facts = await cluster.facts()
+    found: list[NamedVolume] = []
+    for call in calls:
+        request = read(facts, call.method, call.path, call.params)
+        if request is not None:
+            found += await _deleted_by(cluster, request)
+    return [one for one in dict.fromkeys(found) if may_be_referenced(one.volid)]
+
+
+async def _deleted_by(cluster: Cluster, request: Request) -> list[NamedVolume]:
+    template, method = request.template, request.method
+    if method == "DELETE" and template == _VOLUME:
+        volume = request.text("volume")
+        volid = volume if ":" in volume else f"{request.text('storage')}:{volume}"
+        return [NamedVolume(volid, request.text("node"))]
+    if method == "DELETE" and re.fullmatch(_GUEST, template):
+        return await _volumes_of_guest(cluster, request, unreferenced=request.is_on("destroy-unreferenced-disks"))
+    if method == "POST" and re.fullmatch(r"/nodes/{node}/(?:qemu|lxc)", template) and request.is_on("force"):
+        return await _volumes_of_guest(cluster, request)
+    if method in ("PUT", "POST") and re.fullmatch(rf"{_GUEST}/config", template):
+        return await _removed_drives(cluster, request, request.elements("delete"))
+    if method == "PUT" and re.fullmatch(rf"{_GUEST}/unlink", template):
+        return await _removed_drives(cluster, request, request.elements("idlist"))
+    if method == "POST" and re.fullmatch(rf"{_GUEST}/move_(?:disk|volume)", template) and request.is_on("delete"):
+        moved = request.text("disk") or request.text("volume")
+        return await _removed_drives(cluster, request, (moved,), force=True)
+    return []
+
+
+async def _find_guest(cluster: Cluster, request: Request) -> Guest | None:
+    vmid = request.text("vmid")
+    try:
+        return await cluster.guest(int(vmid)) if vmid.isascii() and vmid.isdigit() else None
+    except NotFound:
+        return None
+
+
+async def _volumes_of_guest(cluster: Cluster, request: Request, *, unreferenced: bool = False) -> list[NamedVolume]:
+    """What goes with a guest: its own disks, and on request everything that is named after it."""
+    guest = await _find_guest(cluster, request)
+    if guest is None:
+        return []
+    named = drive_volumes(await guest.get("config"))
+    for snapshot in await snapshots_of(guest):
+        named += drive_volumes(await guest.get(f"snapshot/{snapshot['name']}/config"))
+    found = [_own_volume(guest, volid) for volid in dict.fromkeys(named) if owner(volid) == guest.vmid]
+    return found + (await _named_after(guest, named) if unreferenced else [])
+
+
+async def _named_after(guest: Guest, known: Collection[str]) -> list[NamedVolume]:
+    """The disks on all storages of the guest's node that have its id in their names, apart from those it uses."""
+    cluster, node = guest.cluster, guest.row.node
+    found = []
+    for storage in await cluster.inventory.fresh_storages(node):
+        if {"images", "rootdir"} & {*storage.content.split(",")}:
+            listed = await cluster.get(f"/nodes/{node}/storage/{storage.storage}/content", vmid=guest.vmid)
+            found += [
+                NamedVolume(row["volid"], node, guest.vmid)
+                for row in listed
+                if row.get("content") in ("images", "rootdir") and row["volid"] not in known
+            ]
+    return found
+
+
+async def _removed_drives(
+    cluster: Cluster, request: Request, keys: Sequence[str], *, force: bool = False
+) -> list[NamedVolume]:
+    """The disks that are destroyed, not merely detached: unused ones, and all of them by force."""
+    force = force or request.is_on("force")
+    keys = [key for key in keys if values.bus_of(key) == "unused" or (force and values.bus_of(key) in values.DISKS)]
+    guest = await _find_guest(cluster, request) if keys else None
+    if guest is None:
+        return []
+    config = await guest.get("config")
+    named = drive_volumes({key: config[key] for key in keys if key in config})
+    return [_own_volume(guest, volid) for volid in named if owner(volid) == guest.vmid]
+
+
+def _own_volume(guest: Guest, volid: str) -> NamedVolume:
+    """A volume that its guest uses and is named after: that others cannot be read does not stop its deletion."""
+    return NamedVolume(volid, guest.row.node, guest.vmid, must_be_proven=False)
+
+
+def _refuse_referenced(survey: Survey, visible_clusters: Collection[str]) -> None:
+    if not survey.references:
+        return
+    first = survey.references[0]
+    uses = [_describe(one, visible_clusters) for one in survey.references if one.volume == first.volume]
+    more = f" and {len(uses) - NAMED_AT_MOST} more" if len(uses) > NAMED_AT_MOST else ""
+    named_owner = owner(first.volume.volid)
+    misleading = named_owner is not None and first.vmid not in (None, named_owner)
+    raise Conflict(
+        f"{first.volume.volid} is in use: {', '.join(uses[:NAMED_AT_MOST])}{more}",
+        why="Its name suggests another guest, but configurations decide" if misleading else None,
+        next_step=_way_out(first),
+    )
+
+
+def _describe(reference: Reference, visible_clusters: Collection[str]) -> str:
+    if not reference.cluster:
+        return str(reference)
+    if reference.cluster not in visible_clusters:
+        return "a guest of another cluster on the same storage"
+    return f"a guest of the cluster {reference.cluster} on the same storage"
+
+
+def _way_out(reference: Reference) -> Advice:
+    if reference.cluster:
+        return Advice("Nothing was done. Make that guest independent of it first, in its own cluster")
+    if reference.vmid is None:
+        return Advice("Nothing was done. Delete the linked clone first, or move it to another storage")
+    if reference.where.startswith("snapshot"):
+        return Advice("Nothing was done. Delete that snapshot first, if nobody needs it")
+    return Advice(
+        "Nothing was done. Detach and destroy it, or delete the guest",
+        DISK_CHANGE(action="detach"),
+        DISK_DESTROY,
+        GUEST_DELETE,
+    )
+
+
+def _refuse_unproven(survey: Survey, volumes: Sequence[NamedVolume]) -> None:
+    """What cannot be read may use the volume."""
+    strict = [one for one in volumes if one.must_be_proven]
+    if not survey.unread or not strict:
+        return
+    more = f" and {len(survey.unread) - NAMED_AT_MOST} more" if len(survey.unread) > NAMED_AT_MOST else ""
+    raise Conflict(
+        f"{strict[0].volid} may be in use: not everything that could refer to it can be read",
+        why=f"Not read: {'; '.join(survey.unread[:NAMED_AT_MOST])}{more}",
+        next_step="Nothing was done. Bring the nodes and clusters back, or grant the privileges, and call again",
+    )
