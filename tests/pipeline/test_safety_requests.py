@@ -444,8 +444,7 @@ async def test_reads_that_reach_out_need_more_than_read(tmp_path: Path) -> None:
 
 
 @tries(
-    "a guest that a rule protects from destruction is made to boot from a disc or the network, or gets another login "
-    "by cloud-init"
+    "a guest that a rule protects from destruction is made to start something else, or gets another login by cloud-init"
 )
 async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: Path) -> None:
     """docker02 has the tag prod; its disk boots first."""
@@ -460,7 +459,12 @@ async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: P
             ("cloudinit_set", {"guest": 103, "ssh_keys": key}),
             ("cloudinit_set", {"guest": 103, "user": "root"}),
             ("cloudinit_set", {"guest": 103, "custom": "user=nas:snippets/mine.yml"}),
+            ("cloudinit_set", {"guest": 103, "nameserver": "192.0.2.53"}),
+            ("guest_configure", {"guest": 103, "unset": ["boot"]}),
             api("PUT", config, boot="order=net0"),
+            api("PUT", config, delete="boot"),
+            api("PUT", config, smbios1="serial=ZHM9bm9jbG91ZA==,base64=1"),
+            api("PUT", config, machine="q35"),
             api("POST", config, cipassword="let-me-in-please"),
             api("PUT", config, cicustom="vendor=nas:snippets/mine.yml"),
         ]
@@ -474,5 +478,4 @@ async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: P
         guest.config["boot"] = usual
         guest.touch()
         await quorate.facts("guest_configure", guest=103, cdrom=disc)  # the disk boots first
-        await quorate.facts("cloudinit_set", guest=103, nameserver="192.0.2.53")
         await quorate.facts("cloudinit_set", guest=108, password="let-me-in-please")  # not protected

@@ -32,8 +32,8 @@ COMMANDS = (
     "under allow in [inside] names it"
 )
 TAKEOVER = (
-    "What a guest boots from, and the logins that cloud-init creates, control everything in it, so a rule that "
-    "denies `destroy` there denies changing them"
+    "At the next start, {option} may decide what runs in the guest or who can log in, so a rule that denies `destroy` "
+    "there denies this change"
 )
 ON_A_NODE = "a command on a Proxmox VE node can do anything to every guest"
 
@@ -166,16 +166,18 @@ class ExecutionReach:
     """What a step reaches by running code that the caller chooses."""
 
     subjects: Sequence[Subject]
-    takeover: bool = False
-    """Whether it takes over a VM without running a command; general rules that deny `destroy` do not apply then."""
+    takeover: str | None = None
+    """The option by which it takes a guest over without running a command; general rules that deny `destroy` do not
+    apply then."""
 
 
 async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[ExecutionReach]:
     """What the caller's own code could reach; on a node, that is the whole cluster."""
     found = []
     for step in plan.calls if gate.rules.denies_something else ():
-        takeover = isinstance(step, Call) and gate.rules.about_targets and await takes_over(site.cluster, step)
-        if takeover or _opens(site, step):
+        opens = _opens(site, step)
+        takeover = await _takeover(site, step) if gate.rules.about_targets and not opens else None
+        if takeover or opens:
             reach = await _reach_of(site, replace(plan, calls=(step,)), by_name=gate.rules.rests_on_names)
             found.append(ExecutionReach([one for call in reach for one in call], takeover))
             if step.target is not None and step.target.kind == "node":
@@ -184,6 +186,14 @@ async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[Execution
                     ExecutionReach([replace(one, secret=True) for row in rows if (one := subject_of(row)) is not None])
                 )
     return found
+
+
+async def _takeover(site: Site, step: Call | Action) -> str | None:
+    """The option by which a call of the step takes a guest over."""
+    for call in _raw_calls(step):
+        if option := await takes_over(site.cluster, call):
+            return option
+    return None
 
 
 def _opens(site: Site, step: Call | Action) -> bool:
@@ -198,7 +208,8 @@ def _execution_objection(
 ) -> Refused | None:
     for one in opened:
         if refused := gate.rules.denial(operation, Risk.DESTROY, one.subjects, now, general=not one.takeover):
-            refused.why = f"{(refused.why or '').rstrip('.')}. {TAKEOVER if one.takeover else COMMANDS}"
+            because = TAKEOVER.format(option=one.takeover) if one.takeover else COMMANDS
+            refused.why = f"{(refused.why or '').rstrip('.')}. {because}"
             return refused
     return None
 
