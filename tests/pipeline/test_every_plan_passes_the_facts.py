@@ -68,7 +68,8 @@ async def every_plan(quorate, operation, table):
         if plan is None or not plan.calls:
             continue
         risk = operation.risk if operation.risk_of is None else operation.risk_of(decode(operation, arguments))
-        assert effect(operation, risk, plan, table) == (risk, ""), f"{operation.name} {arguments}"
+        judged = await effect(operation, risk, plan, table, quorate.app.cluster)
+        assert judged == (risk, ""), f"{operation.name} {arguments}: {judged}"
         if operation.inapplicable:
             with pytest.raises(Problem):
                 await after_snapshots(quorate.app.cluster, plan)

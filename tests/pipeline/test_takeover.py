@@ -9,7 +9,7 @@ import pytest
 from quorate.config import Access
 from quorate.pipeline.takeover import HARMLESS
 from quorate.pve.schema import NEWEST, OLDEST, facts
-from quorate.sim.storage.volumes import Volume
+from quorate.sim.storage.storages import Volume
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quorate.hints import GUEST_EXEC, GUEST_FILE_WRITE, Advice
 from quorate.operations.api.risk import ORDER, Effect, effects
 from quorate.operations.backend import Backend
+from quorate.operations.exemptions import is_exempt
 from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
@@ -18,6 +19,7 @@ from quorate.pipeline.reach import reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
 from quorate.problems import Problem, Refused
+from quorate.pve.cluster import Cluster
 from quorate.pve.schema import Facts
 from quorate.pve.subjects import Subject, subject_of
 from quorate.pve.targets import GUEST
@@ -96,7 +98,7 @@ async def _is_on_a_node(plan: Plan) -> bool:
 async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Verdict:
     """Without rules and limits this costs no request that the preflight check does not need anyway."""
     facts = await site.cluster.facts() if plan.api_calls else None
-    grave, why = effect(operation, risk, plan, facts)
+    grave, why = await effect(operation, risk, plan, facts, site.cluster if plan.api_calls else None)
     if grave is not Risk.DESTROY and (forced := await forced_stops(site.backend, plan, facts)):
         call, stopped = forced[0]
         grave, why = stopped.risk, f"{call.method} {call.path}: {stopped}"
@@ -262,7 +264,8 @@ async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan)
     for where, part in plan.parts():
         there = sites.site_of(where) if where else site
         facts = await there.cluster.facts() if part.api_calls else None
-        found += [one for _, one in plan_effects(operation, part, facts)]
+        cluster = there.cluster if part.api_calls else None
+        found += [one for _, one in await plan_effects(operation, part, facts, cluster)]
         found += [one for _, one in await forced_stops(there.backend, part, facts)]
     return found
 
@@ -279,18 +282,26 @@ async def _reach_of(site: Site, plan: Plan, *, by_name: bool = False) -> list[li
 # -- risk by effect ----------------------------------------------------------------------------------------------------
 
 
-def plan_effects(operation: Operation, plan: Plan, facts: Facts | None) -> Iterator[tuple[Call, Effect]]:
-    """The effects of each call, except those that the tool declares as excused."""
+async def plan_effects(
+    operation: Operation, plan: Plan, facts: Facts | None, cluster: Cluster | None
+) -> list[tuple[Call, Effect]]:
+    """The effects of each call, except those for which an exemption of the tool holds at this moment."""
+    found: list[tuple[Call, Effect]] = []
     for call in plan.api_calls:
         request = read(facts, call.method, call.path, call.params)
         if request is None:
             continue  # the preflight check reports it
-        for one in effects(request):
-            if one.reason not in operation.excused:
-                yield call, one
+        found += [
+            (call, one)
+            for one in effects(request)
+            if cluster is None or not await is_exempt(operation.exemptions, cluster, request, one)
+        ]
+    return found
 
 
-def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) -> tuple[Risk, str]:
+async def effect(
+    operation: Operation, risk: Risk, plan: Plan, facts: Facts | None, cluster: Cluster | None
+) -> tuple[Risk, str]:
     """The risk of a plan and, if it is higher than the tool's own, the reason."""
     highest, why = risk, ""
     if plan.risk is not None and ORDER.index(plan.risk) > ORDER.index(highest):
@@ -300,7 +311,7 @@ def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) ->
         if grave is not None and ORDER.index(grave) > ORDER.index(highest):
             because = step.risk_because if isinstance(step, Action) else ""
             highest, why = grave, f"{step.summary}: {because or ON_A_NODE}"
-    for call, one in plan_effects(operation, plan, facts):
+    for call, one in await plan_effects(operation, plan, facts, cluster):
         if ORDER.index(one.risk) > ORDER.index(highest):
             highest, why = one.risk, f"{call.method} {call.path}: {one}"
     return highest, why
