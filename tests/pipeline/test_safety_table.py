@@ -80,8 +80,8 @@ def rows_of_the_tables() -> list[str]:
 
 
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
-    further = ("pipeline.test_safety_requests", "pipeline.test_safety_bounds", "pipeline.test_exemptions")
-    for module in (*further, "runs.test_access"):
+    further = ("pipeline.test_safety_requests", "pipeline.test_safety_bounds", "runs.test_access")
+    for module in (*further, "pipeline.test_exemptions", "pipeline.test_placement"):
         importlib.import_module(f"tests.{module}")
     rows = rows_of_the_tables()
     assert len(rows) == len(set(rows))

@@ -207,38 +207,12 @@ NETWORK_CARDS: Final = Exemption(
 _LOCAL_IPAM: Final = ("", "pve")
 _REPEATABLE_TASKS: Final = frozenset(
     [
-        "aptupdate",
-        "download",
-        "imgcopy",
-        "vzdump",
-        "qmclone",
-        "vzclone",
-        "qmigrate",
-        "vzmigrate",
-        "hamigrate",
-        "qmmove",
-        "move_volume",
-        "qmstart",
-        "vzstart",
-        "qmshutdown",
-        "vzshutdown",
-        "qmreboot",
-        "vzreboot",
-        "startall",
-        "stopall",
-        "suspendall",
-        "migrateall",
-        "bulk-start",
-        "bulk-shutdown",
-        "bulk-suspend",
-        "bulk-migrate",
-        "vncproxy",
-        "vncshell",
-        "termproxy",
-        "spiceproxy",
-        "spiceshell",
+        "aptupdate", "download", "imgcopy", "vzdump", "qmclone", "vzclone", "qmigrate", "vzmigrate", "hamigrate",
+        "qmmove", "move_volume", "qmstart", "vzstart", "qmshutdown", "vzshutdown", "qmreboot", "vzreboot",
+        "startall", "stopall", "suspendall", "migrateall", "bulk-start", "bulk-shutdown", "bulk-suspend",
+        "bulk-migrate", "vncproxy", "vncshell", "termproxy", "spiceproxy", "spiceshell",
     ]
-)
+)  # fmt: skip
 """Types of tasks that leave everything as it was, or can be started again to finish their work."""
 
 

@@ -15,7 +15,7 @@ from quorate.pipeline.caller import Caller
 from quorate.pipeline.forced_stops import forced_stops
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation
-from quorate.pipeline.reach import reach_of_step, stored_reach
+from quorate.pipeline.reach import placement_reach, reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
 from quorate.problems import Problem, Refused
@@ -246,7 +246,10 @@ async def _stored_subjects(site: Site, gate: Gate, plan: Plan, facts: Facts | No
     if facts is None or not gate.rules.about_targets:
         return []
     reach = [await stored_reach(site.cluster, facts, call) for call in plan.api_calls]
-    return await site.backend.subjects(reach, by_name=gate.rules.rests_on_names) if any(reach) else []
+    if gate.rules.rests_on_nodes:
+        reach += await placement_reach(site.cluster, facts, plan.api_calls)
+    reach = [things for things in reach if things]
+    return await site.backend.subjects(reach, by_name=gate.rules.rests_on_names) if reach else []
 
 
 async def reach_of(sites: Sites, site: Site, plan: Plan) -> list[tuple[Backend, list[Subject]]]:
