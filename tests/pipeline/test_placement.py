@@ -120,12 +120,15 @@ async def test_no_setting_of_the_scheduler_lets_guests_leave(tmp_path, crs):
         await quorate.facts("api_call", method="PUT", path="/cluster/options", params={"crs": "ha=static"})
 
 
-async def test_while_the_scheduler_moves_guests_no_rule_is_loosened(tmp_path):
+async def test_while_the_scheduler_moves_guests_a_rule_that_names_another_node_lets_them_leave(tmp_path):
     async with ruled(tmp_path) as quorate:
         prepare(quorate)
-        quorate.sim.world.part(Datacenter).options["crs"] = {"ha": "dynamic", "ha-auto-rebalance": 1}
-        both = {"rule": "home", "kind": "nodes", "guests": [101], "nodes": ["pve1", "pve2"], "strict": True}
+        options = quorate.sim.world.part(Datacenter).options
+        options["crs"] = "ha=dynamic,ha-auto-rebalance=1"
+        both = {"rule": "two", "kind": "nodes", "guests": [108], "nodes": ["pve1", "pve2"], "strict": True}
         await refused_and_unchanged(quorate, "ha_rule_set", both)
+        del options["crs"]
+        await quorate.facts("ha_rule_set", **both)
 
 
 @pytest.mark.parametrize(

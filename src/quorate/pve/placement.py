@@ -34,7 +34,7 @@ _NODE_MOVE: Final = "/nodes/{node}/migrateall"
 _BULK_MOVE: Final = "/cluster/bulk-action/guest/migrate"
 _CREATION: Final = re.compile(r"/nodes/{node}/(?P<type>qemu|lxc)")
 _CREATES_MANAGED: Final = "ha-managed"
-_BALANCES: Final = ("ha-auto-rebalance", "ha-rebalance-on-start")
+_BALANCES, _BALANCES_STARTS = "ha-auto-rebalance", "ha-rebalance-on-start"
 """Parts of the cluster's `crs` by which the HA manager moves guests without a failure."""
 _KINDS: Final = {"qemu": "vm", "lxc": "ct"}
 
@@ -49,6 +49,8 @@ class Placement:
     """Where it may come to run, also after nodes have failed."""
     preferred: frozenset[str] = frozenset()
     """Where the rules would rather have it."""
+    at_start: frozenset[str] = frozenset()
+    """Where the HA manager may start it next time, if it chooses a node for each start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Settings:
     rules: Mapping[str, Section] = field(default_factory=dict)
     groups: Mapping[str, Section] = field(default_factory=dict)
     balances: bool = False
+    balances_starts: bool = False
     moves: Mapping[str, str] = field(default_factory=dict)
     """Guests that a call moves, with their targets."""
 
@@ -122,10 +125,10 @@ def _differences(stored: Settings, resulting: Settings) -> Iterator[Relocation]:
         home = resulting.homes[sid]
         was = before.get(sid, Placement(frozenset({home}), frozenset({home})))
         elsewhere = now.next - {home}
-        opened = elsewhere | (now.possible - was.possible)
+        opened = (elsewhere | now.at_start | (now.possible - was.possible)) - {home}
         if now != was and opened:
             vmid = int(sid.partition(":")[2])
-            yield Relocation(vmid, home, elsewhere, opened - {home}, resulting.is_managed(sid))
+            yield Relocation(vmid, home, elsewhere, opened, resulting.is_managed(sid))
 
 
 # -- what is stored ----------------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ async def _read_settings(cluster: Cluster, facts: Facts) -> Settings:
         resources=resources,
         rules={str(row["rule"]): row for row in rules},
         groups={str(row["group"]): row for row in groups},
-        balances=_balances(options.get("crs")),
+        **_scheduling(options.get("crs")),
     )
 
 
@@ -164,9 +167,12 @@ def _worst_case(guests: Mapping[str, Resource]) -> dict[str, Any]:
     return {"resources": managed, "rules": {"unknown": together}}
 
 
-def _balances(crs: Any) -> bool:
+def _scheduling(crs: Any) -> dict[str, Any]:
     parts = crs if isinstance(crs, Mapping) else values.parse(str(crs or ""), "ha")
-    return any(values.is_on(parts.get(name, 0)) for name in _BALANCES)
+    return {
+        "balances": values.is_on(parts.get(_BALANCES, 0)),
+        "balances_starts": values.is_on(parts.get(_BALANCES_STARTS, 0)),
+    }
 
 
 # -- what a request makes of it ----------------------------------------------------------------------------------------
@@ -177,7 +183,7 @@ def _apply(settings: Settings, request: Request) -> Settings:
     if not affects_placement(request):
         return settings
     if template == _OPTIONS:
-        return replace(settings, balances=_balances(request.params.get("crs")))
+        return replace(settings, **_scheduling(request.params.get("crs")))
     if created := _CREATION.fullmatch(template):
         sid = f"{_KINDS[created['type']]}:{request.text('vmid')}"
         homes = {**settings.homes, sid: request.text("node")}
@@ -259,13 +265,18 @@ def _place(settings: Settings, together: set[str]) -> Placement:
     possible = frozenset.intersection(*(one.possible for one in choices)) or settings.nodes
     preferred = frozenset.intersection(*(one.preferred for one in choices)) & possible or possible
     homes = {settings.homes[sid] for sid in together}
+    at_start = possible if settings.balances_starts else frozenset[str]()
     if targets := {settings.moves[sid] for sid in together if sid in settings.moves}:
-        return Placement(frozenset(targets), possible | targets, preferred)
-    free = settings.balances and any(str(settings.resources[sid].get("auto-rebalance", 1)) != "0" for sid in together)
-    if free or len(homes) > 1 or not homes <= possible or _is_crowded(settings, together):
-        return Placement(possible, possible, preferred)
+        return Placement(frozenset(targets), possible | targets, preferred, at_start)
+    balances = settings.balances and any(_is_balanced(settings.resources[sid]) for sid in together)
+    if balances or len(homes) > 1 or not homes <= possible or _is_crowded(settings, together):
+        return Placement(possible, possible, preferred, at_start)
     stays = homes <= preferred or not all(one.returns for one in choices)
-    return Placement(frozenset(homes) if stays else preferred, possible, preferred)
+    return Placement(frozenset(homes) if stays else preferred, possible, preferred, at_start)
+
+
+def _is_balanced(resource: Section) -> bool:
+    return str(resource.get("auto-rebalance", 1)) != "0"
 
 
 @dataclass(frozen=True, slots=True)
