@@ -71,6 +71,7 @@ async def test_a_disk_that_was_detached_does_not_come_back_unprotected(tmp_path,
         await quorate.facts("disk_change", guest=108, action="detach", disk="scsi0", force=True)
         attach = {"guest": 108, "action": "attach", "disk": "unused0", "slot": "scsi0"}
         await refused_and_unchanged(quorate, 108, "disk_change", **attach, options=options)
+        assert "unless the slot is free" in await quorate.refusal("disk_change", **attach, options=options)
         await quorate.facts("disk_change", **attach, options={"ssd": 1, "discard": "on", "backup": 1})
         assert "snapshot" not in quorate.sim.world.guests[108].config["scsi0"]
 

@@ -316,5 +316,6 @@ async def effect(
             highest, why = grave, f"{step.summary}: {because or ON_A_NODE}"
     for call, one in await plan_effects(operation, plan, facts, cluster):
         if ORDER.index(one.risk) > ORDER.index(highest):
-            highest, why = one.risk, f"{call.method} {call.path}: {one}"
+            unless = " or ".join(each.only_if for each in operation.exemptions if each.reason is one.reason)
+            highest, why = one.risk, f"{call.method} {call.path}: {one}" + (f", unless {unless}" if unless else "")
     return highest, why
