@@ -36,10 +36,10 @@ These parameters make a write DESTROY on any of these paths:
 | parameter | where | why |
 |---|---|---|
 """
-EXCUSED = """
+EXEMPT = """
 ## Exceptions: calls with a higher risk than their tool
 
-| tool | call | why it is an exception |
+| tool | call | only if |
 |---|---|---|
 """
 NEVER = """
@@ -52,13 +52,13 @@ NEVER = """
 
 def risks() -> str:
     tools = [_tool(one) for one in sorted(operations().values(), key=lambda one: (-ORDER.index(one.risk), one.name))]
-    excused = [
-        f"| `{name}` | {reason.words} | {why} |\n"
+    exempt = [
+        f"| `{name}` | {each.reason.words} | {each.only_if} |\n"
         for name, one in operations().items()
-        for reason, why in one.excused.items()
+        for each in one.exemptions
     ]
     return "".join(
-        [INTRODUCTION, *tools, ENDPOINTS, *_classes(), PARAMETERS, *_parameters(), EXCUSED, *excused, NEVER, *_never()]
+        [INTRODUCTION, *tools, ENDPOINTS, *_classes(), PARAMETERS, *_parameters(), EXEMPT, *exempt, NEVER, *_never()]
     )
 
 

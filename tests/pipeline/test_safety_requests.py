@@ -15,6 +15,8 @@ from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
 from quorate.config.rules import Policy
 from quorate.operations.registry import TOOLSETS, operations
+from quorate.sim.cluster.ha_manager import HaManager
+from quorate.sim.cluster.option_routes import Datacenter
 from quorate.sim.world import HaResource
 from tests.generators import examples
 from tests.generators.population import populate
@@ -342,12 +344,24 @@ async def test_an_ha_rule_that_takes_effect_again_is_as_grave_as_a_new_one(tmp_p
         await admin.facts("api_call", **api("POST", "/cluster/ha/rules", **rule)[1])
         async with second_server(admin, tmp_path / "b.jsonl", access=Access.OPERATE) as quorate:
             before = len(writes(quorate))
-            for given in ({"disable": 0}, {"delete": "disable"}, {"delete": "comment;disable"}, {"delete": ["strict"]}):
+            for given in (
+                {"disable": 0},
+                {"delete": "disable"},
+                {"delete": "comment;disable"},
+                {"delete": ["disable", "strict"]},
+            ):
                 call = api("PUT", "/cluster/ha/rules/away", type="node-affinity", **given)
                 assert "refused at access level" in await quorate.refusal(call[0], **call[1]), given
+            resource, options = admin.sim.world.ha["ct:201"], admin.sim.world.part(Datacenter).options
+            sections = admin.sim.world.part(HaManager).rules.rules.sections
+            sections["later"] = {"type": "node-affinity", "resources": "ct:201", "nodes": "pve1:1,pve2:2"}
+            resource.failback, resource.given = False, {"failback": 0, "auto-rebalance": 0}
+            options["crs"] = "ha=dynamic,ha-auto-rebalance=1"
+            for given in ({"delete": "failback"}, {"failback": 1}, {"auto-rebalance": 1}, {"delete": "auto-rebalance"}):
+                call = api("PUT", "/cluster/ha/resources/ct:201", **given)
+                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), given
+            del sections["later"], options["crs"]
             for method, path, given in (
-                ("PUT", "/cluster/ha/resources/ct:201", {"delete": "failback"}),
-                ("PUT", "/cluster/ha/resources/ct:201", {"auto-rebalance": 1}),
                 ("PUT", "/cluster/options", {"crs": "ha=dynamic,ha-auto-rebalance=1"}),
                 ("PUT", "/cluster/options", {"crs": "ha=dynamic,ha-auto-rebalance=on"}),
             ):
@@ -444,8 +458,7 @@ async def test_reads_that_reach_out_need_more_than_read(tmp_path: Path) -> None:
 
 
 @tries(
-    "a guest that a rule protects from destruction is made to boot from a disc or the network, or gets another login "
-    "by cloud-init"
+    "a guest that a rule protects from destruction is made to start something else, or gets another login by cloud-init"
 )
 async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: Path) -> None:
     """docker02 has the tag prod; its disk boots first."""
@@ -460,7 +473,12 @@ async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: P
             ("cloudinit_set", {"guest": 103, "ssh_keys": key}),
             ("cloudinit_set", {"guest": 103, "user": "root"}),
             ("cloudinit_set", {"guest": 103, "custom": "user=nas:snippets/mine.yml"}),
+            ("cloudinit_set", {"guest": 103, "nameserver": "192.0.2.53"}),
+            ("guest_configure", {"guest": 103, "unset": ["boot"]}),
             api("PUT", config, boot="order=net0"),
+            api("PUT", config, delete="boot"),
+            api("PUT", config, smbios1="serial=ZHM9bm9jbG91ZA==,base64=1"),
+            api("PUT", config, machine="q35"),
             api("POST", config, cipassword="let-me-in-please"),
             api("PUT", config, cicustom="vendor=nas:snippets/mine.yml"),
         ]
@@ -474,5 +492,4 @@ async def test_a_protected_guest_is_not_taken_over_at_its_next_start(tmp_path: P
         guest.config["boot"] = usual
         guest.touch()
         await quorate.facts("guest_configure", guest=103, cdrom=disc)  # the disk boots first
-        await quorate.facts("cloudinit_set", guest=103, nameserver="192.0.2.53")
         await quorate.facts("cloudinit_set", guest=108, password="let-me-in-please")  # not protected

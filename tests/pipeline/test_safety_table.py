@@ -89,6 +89,8 @@ def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
         "operations.storage.test_volume_references",
         "operations.guests.test_power",
         "journal.test_limits",
+        "pipeline.test_exemptions",
+        "pipeline.test_placement",
         *EDGE,
     ):
         importlib.import_module(f"tests.{further}")

@@ -24,7 +24,7 @@ from quorate.pve.tasks import Report
 from quorate.server_files import ServerFiles
 
 if TYPE_CHECKING:
-    from quorate.operations.api.risk import Reason
+    from quorate.operations.exemptions import Exemption
 
 TOOLSETS = {
     "cluster": "the cluster and its nodes",
@@ -106,7 +106,7 @@ class Operation:
         unrecorded: Iterable[str],
         search_words: str,
         example: str,
-        excused: Mapping[Reason, str],
+        exemptions: tuple[Exemption, ...],
         shown_by: tuple[str, ...],
         elsewhere: Mapping[str, ToolHint],
         plans_later: bool,
@@ -124,7 +124,7 @@ class Operation:
         self.idempotent = not self.changes if idempotent is None else idempotent
         self.search_words = search_words
         self.example = example
-        self.excused = excused
+        self.exemptions = exemptions
         self.shown_by = shown_by
         self.elsewhere = elsewhere
         self.plans_later = plans_later
@@ -240,7 +240,7 @@ def operation(
     unrecorded: Iterable[str] = (),
     search_words: str = "",
     example: str = "",
-    excused: Mapping[Reason, str] | None = None,
+    exemptions: tuple[Exemption, ...] = (),
     shown_by: tuple[str, ...] = (),
     elsewhere: Mapping[str, ToolHint] | None = None,
     plans_later: bool = False,
@@ -256,7 +256,7 @@ def operation(
     unrecorded: arguments of which the audit trail keeps only the length, such as the content of a file.
     search_words: what people say when they mean this operation, beyond its name and summary.
     example: arguments for a first call, as `key=value`; they work on the demo cluster.
-    excused: reasons for which a call of the plan has a higher risk than the operation, each with why that is fine.
+    exemptions: conditions under which a call of the plan does not count although its risk is higher.
     shown_by: the operation that shows the result, and the arguments to pass on to it. It is called to find out
         how a change ended whose process died.
     elsewhere: values that callers expect here and that another tool takes, because it has another risk.
@@ -274,7 +274,7 @@ def operation(
             unrecorded=unrecorded,
             search_words=search_words,
             example=example,
-            excused=excused or {},
+            exemptions=exemptions,
             shown_by=shown_by,
             elsewhere=elsewhere or {},
             plans_later=plans_later,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import TASK_WAIT, Advice
-from quorate.operations.api.risk import Reason
+from quorate.operations.exemptions import REPEATABLE_TASK
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.units import duration, moment
@@ -120,7 +120,7 @@ async def task_wait(
 @operation(
     risk=Risk.CHANGE,
     idempotent=True,
-    excused={Reason.ENDS_TASK: "it ends work that can be started again"},
+    exemptions=(REPEATABLE_TASK,),
     search_words="cancel abort kill stuck hanging task job migration backup running",
     example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
 )

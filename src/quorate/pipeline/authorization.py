@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quorate.hints import GUEST_EXEC, GUEST_FILE_WRITE, Advice
 from quorate.operations.api.risk import ORDER, Effect, effects
 from quorate.operations.backend import Backend
+from quorate.operations.exemptions import is_exempt
 from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.registry import Operation, Risk
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.forced_stops import forced_stops
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation
-from quorate.pipeline.reach import reach_of_step, stored_reach
+from quorate.pipeline.reach import placement_reach, reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
 from quorate.problems import Problem, Refused
+from quorate.pve.cluster import Cluster
 from quorate.pve.schema import Facts
 from quorate.pve.subjects import Subject, subject_of
 from quorate.pve.targets import GUEST
@@ -33,8 +35,8 @@ COMMANDS = (
     "under allow in [inside] names it"
 )
 TAKEOVER = (
-    "What a guest boots from, and the logins that cloud-init creates, control everything in it, so a rule that "
-    "denies `destroy` there denies changing them"
+    "At the next start, {option} may decide what runs in the guest or who can log in, so a rule that denies `destroy` "
+    "there denies this change"
 )
 ON_A_NODE = "a command on a Proxmox VE node can do anything to every guest"
 
@@ -100,7 +102,7 @@ async def _is_on_a_node(plan: Plan) -> bool:
 async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Verdict:
     """Without rules and limits this costs no request that the preflight check does not need anyway."""
     facts = await site.cluster.facts() if plan.api_calls else None
-    grave, why = effect(operation, risk, plan, facts)
+    grave, why = await effect(operation, risk, plan, facts, site.cluster if plan.api_calls else None)
     if grave is not Risk.DESTROY and (forced := await forced_stops(site.backend, plan, facts)):
         call, stopped = forced[0]
         grave, why = stopped.risk, f"{call.method} {call.path}: {stopped}"
@@ -170,16 +172,18 @@ class ExecutionReach:
     """What a step reaches by running code that the caller chooses."""
 
     subjects: Sequence[Subject]
-    takeover: bool = False
-    """Whether it takes over a VM without running a command; general rules that deny `destroy` do not apply then."""
+    takeover: str | None = None
+    """The option by which it takes a guest over without running a command; general rules that deny `destroy` do not
+    apply then."""
 
 
 async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[ExecutionReach]:
     """What the caller's own code could reach; on a node, that is the whole cluster."""
     found = []
     for step in plan.calls if gate.rules.denies_something else ():
-        takeover = isinstance(step, Call) and gate.rules.about_targets and await takes_over(site.cluster, step)
-        if takeover or _opens(site, step):
+        opens = _opens(site, step)
+        takeover = await _takeover(site, step) if gate.rules.about_targets and not opens else None
+        if takeover or opens:
             reach = await _reach_of(site, replace(plan, calls=(step,)), by_name=gate.rules.rests_on_names)
             found.append(ExecutionReach([one for call in reach for one in call], takeover))
             if step.target is not None and step.target.kind == "node":
@@ -188,6 +192,14 @@ async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[Execution
                     ExecutionReach([replace(one, secret=True) for row in rows if (one := subject_of(row)) is not None])
                 )
     return found
+
+
+async def _takeover(site: Site, step: Call | Action) -> str | None:
+    """The option by which a call of the step takes a guest over."""
+    for call in _raw_calls(step):
+        if option := await takes_over(site.cluster, call):
+            return option
+    return None
 
 
 def _opens(site: Site, step: Call | Action) -> bool:
@@ -202,7 +214,8 @@ def _execution_objection(
 ) -> Refused | None:
     for one in opened:
         if refused := gate.rules.denial(operation, Risk.DESTROY, one.subjects, now, general=not one.takeover):
-            refused.why = f"{(refused.why or '').rstrip('.')}. {TAKEOVER if one.takeover else COMMANDS}"
+            because = TAKEOVER.format(option=one.takeover) if one.takeover else COMMANDS
+            refused.why = f"{(refused.why or '').rstrip('.')}. {because}"
             return refused
     return None
 
@@ -244,7 +257,10 @@ async def _stored_subjects(site: Site, gate: Gate, plan: Plan, facts: Facts | No
     if facts is None or not gate.rules.about_targets:
         return []
     reach = [await stored_reach(site.cluster, facts, call) for call in plan.api_calls]
-    return await site.backend.subjects(reach, by_name=gate.rules.rests_on_names) if any(reach) else []
+    if gate.rules.rests_on_nodes:
+        reach += await placement_reach(site.cluster, facts, plan.api_calls)
+    reach = [things for things in reach if things]
+    return await site.backend.subjects(reach, by_name=gate.rules.rests_on_names) if reach else []
 
 
 async def reach_of(sites: Sites, site: Site, plan: Plan) -> list[tuple[Backend, list[Subject]]]:
@@ -262,7 +278,8 @@ async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan)
     for where, part in plan.parts():
         there = sites.site_of(where) if where else site
         facts = await there.cluster.facts() if part.api_calls else None
-        found += [one for _, one in plan_effects(operation, part, facts)]
+        cluster = there.cluster if part.api_calls else None
+        found += [one for _, one in await plan_effects(operation, part, facts, cluster)]
         found += [one for _, one in await forced_stops(there.backend, part, facts)]
     return found
 
@@ -279,18 +296,26 @@ async def _reach_of(site: Site, plan: Plan, *, by_name: bool = False) -> list[li
 # -- risk by effect ----------------------------------------------------------------------------------------------------
 
 
-def plan_effects(operation: Operation, plan: Plan, facts: Facts | None) -> Iterator[tuple[Call, Effect]]:
-    """The effects of each call, except those that the tool declares as excused."""
+async def plan_effects(
+    operation: Operation, plan: Plan, facts: Facts | None, cluster: Cluster | None
+) -> list[tuple[Call, Effect]]:
+    """The effects of each call, except those for which an exemption of the tool holds at this moment."""
+    found: list[tuple[Call, Effect]] = []
     for call in plan.api_calls:
         request = read(facts, call.method, call.path, call.params)
         if request is None:
             continue  # the preflight check reports it
-        for one in effects(request):
-            if one.reason not in operation.excused:
-                yield call, one
+        found += [
+            (call, one)
+            for one in effects(request)
+            if cluster is None or not await is_exempt(operation.exemptions, cluster, request, one)
+        ]
+    return found
 
 
-def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) -> tuple[Risk, str]:
+async def effect(
+    operation: Operation, risk: Risk, plan: Plan, facts: Facts | None, cluster: Cluster | None
+) -> tuple[Risk, str]:
     """The risk of a plan and, if it is higher than the tool's own, the reason."""
     highest, why = risk, ""
     if plan.risk is not None and ORDER.index(plan.risk) > ORDER.index(highest):
@@ -300,7 +325,8 @@ def effect(operation: Operation, risk: Risk, plan: Plan, facts: Facts | None) ->
         if grave is not None and ORDER.index(grave) > ORDER.index(highest):
             because = step.risk_because if isinstance(step, Action) else ""
             highest, why = grave, f"{step.summary}: {because or ON_A_NODE}"
-    for call, one in plan_effects(operation, plan, facts):
+    for call, one in await plan_effects(operation, plan, facts, cluster):
         if ORDER.index(one.risk) > ORDER.index(highest):
-            highest, why = one.risk, f"{call.method} {call.path}: {one}"
+            unless = " or ".join(each.only_if for each in operation.exemptions if each.reason is one.reason)
+            highest, why = one.risk, f"{call.method} {call.path}: {one}" + (f", unless {unless}" if unless else "")
     return highest, why

@@ -7,66 +7,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from quorate.operations.api.risk import Effect, Reason
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
-from quorate.pipeline.reach import reach_of_call, stored_reach
-from quorate.pve.formats import split_list
 from quorate.pve.inventory import Resource
+from quorate.pve.placement import UNMANAGED, Relocation, affects_placement, find_relocations
 from quorate.pve.schema import Facts
-from quorate.pve.targets import GUEST
+from quorate.pve.wire import Request, read
 
-_SHUTDOWN: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/status/shutdown")
-_MOVE: Final = re.compile(
-    r"/nodes/[^/]+/lxc/\d+/migrate|/nodes/[^/]+/migrateall|/cluster/bulk-action/guest/migrate"
-    r"|/cluster/ha/resources/[^/]+/migrate"
-)
-_PLACEMENT: Final = re.compile(r"/cluster/ha/(?:rules|groups|resources)(?:/[^/]+)?")
-_PLACES: Final = frozenset(
-    {"nodes", "resources", "affinity", "strict", "restricted", "nofailback", "group", "failback", "auto-rebalance"}
-)
-"""What decides where the HA manager runs a guest."""
-_SWITCH: Final = "disable"
-"""The parameter of a rule that switches it off; removed or set to 0, the rule takes effect."""
-_UNMANAGED: Final = ("", "ignored")
+_SHUTDOWN: Final = re.compile(r"/nodes/{node}/(?:qemu|lxc)/{vmid}/status/shutdown")
+_OF_HA: Final = "/cluster/"
+"""Calls below it may also move guests that are not under HA yet."""
 
 
 async def forced_stops(backend: Backend, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:
     """The calls of the plan that do so, each with its effect."""
-    asked = [call for call in plan.api_calls if _may_stop(call)]
-    if facts is None or not asked:
+    if facts is None:
         return []
-    rows = {str(row.vmid): row for row in await backend.api.inventory.named_guests()}
-    found = []
-    for call in asked:
-        things = [*reach_of_call(call, facts), *await stored_reach(backend.api, facts, call)]
-        (subjects,) = await backend.api.subjects([things])
-        guests = [rows[one.id] for one in subjects if one.kind == GUEST and one.id in rows]
-        if any(_is_stopped(row, call) for row in guests):
-            found.append((call, Effect(Reason.STOPS_GUESTS, "under HA")))
-    return found
+    asked = [
+        (call, request)
+        for call in plan.api_calls
+        if (request := read(facts, call.method, call.path, call.params)) is not None and _may_stop(request)
+    ]
+    if not asked:
+        return []
+    rows = {row.vmid: row for row in await backend.api.inventory.named_guests()}
+    asked = [(call, request) for call, request in asked if _concerns_ha(request, rows)]
+    requests = [request for _, request in asked]
+    relocations: list[list[Relocation]] = [[] for _ in requests]
+    if any(affects_placement(request) for request in requests):
+        relocations = await find_relocations(backend.api, facts, requests)
+    return [
+        (call, Effect(Reason.STOPS_GUESTS, "under HA"))
+        for (call, request), moved in zip(asked, relocations, strict=True)
+        if _SHUTDOWN.fullmatch(request.template) or any(_is_stopped(one, rows) for one in moved)
+    ]
 
 
-def _may_stop(call: Call) -> bool:
-    if call.method == "POST" and (_SHUTDOWN.fullmatch(call.path) or _MOVE.fullmatch(call.path)):
-        return True
-    removed = {*split_list(str(call.params.get("delete", "")))}
-    decides = bool(_PLACES & (call.params.keys() | removed)) or _SWITCH in removed or call.params.get(_SWITCH) == "0"
-    return call.method in ("POST", "PUT") and _PLACEMENT.fullmatch(call.path) is not None and decides
+def _may_stop(request: Request) -> bool:
+    return affects_placement(request) or (request.method == "POST" and bool(_SHUTDOWN.fullmatch(request.template)))
 
 
-def _is_stopped(row: Resource, call: Call) -> bool:
-    if row.hastate in _UNMANAGED and not call.path.endswith("/ha/resources"):
-        return False
-    if _SHUTDOWN.fullmatch(call.path):
-        return True
-    return row.type == "lxc" and row.status == "running" and row.node not in _preferred_nodes(call.params)
+def _concerns_ha(request: Request, rows: Mapping[int, Resource]) -> bool:
+    """Whether a guest under HA can be concerned: of the calls about single guests, only those of such guests."""
+    vmid = request.match.values.get("vmid", "")
+    if vmid.isdecimal():
+        return int(vmid) in rows and rows[int(vmid)].hastate not in UNMANAGED
+    return request.template.startswith(_OF_HA) or any(row.hastate not in UNMANAGED for row in rows.values())
 
 
-def _preferred_nodes(params: Mapping[str, Any]) -> set[str]:
-    """The nodes of the highest priority: a guest that is there stays. Empty if the call does not say."""
-    listed = [one.partition(":") for one in split_list(str(params.get("nodes", "")))]
-    priorities = {node: int(number) if number.isdecimal() else 0 for node, _, number in listed}
-    return {node for node, priority in priorities.items() if priority == max(priorities.values())}
+def _is_stopped(moved: Relocation, rows: Mapping[int, Resource]) -> bool:
+    row = rows.get(moved.vmid)
+    return bool(moved.managed and moved.next and row and row.type == "lxc" and row.status == "running")

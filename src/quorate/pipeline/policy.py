@@ -55,6 +55,11 @@ class Rulebook:
         return any(rule.names or rule.tags or rule.pools for rule in self.rules)
 
     @property
+    def rests_on_nodes(self) -> bool:
+        """Whether it matters where a guest may run."""
+        return any(rule.nodes for rule in self.rules)
+
+    @property
     def rests_on_names(self) -> bool:
         return any(rule.names for rule in self.rules)
 
@@ -124,7 +129,10 @@ class Rulebook:
         for one in subjects or (None,):
             level = risk.value if one is None else one.level or risk.value
             fitting = [rule for rule in holding if _allows(rule, operation, level, now)]
-            if not any(_covers(rule, one, with_guests=names_guests) for rule in fitting):
+            moved = [after for after in one.after if after.node != one.node] if one is not None else []
+            if not all(
+                any(_covers(rule, state, with_guests=names_guests) for rule in fitting) for state in (one, *moved)
+            ):
                 return self._hidden_refusal(operation, one, now) or _allow_list_refusal(operation, level, allowing, one)
         return None
 
@@ -136,9 +144,10 @@ class Rulebook:
     def _escape(self, operation: Operation, subjects: Sequence[Subject]) -> Refused | None:
         """A new name, tag, pool or node must not move a guest out of a denial or into a permission."""
         for one in subjects:
-            for rule in self.rules if one.after is not None else ():
-                before, after = verdict(rule, one), verdict(rule, one.after) if one.after else None
-                if rule.about_targets and (before, after) == ((False, True) if rule.allows else (True, False)):
+            for rule in self.rules if one.after else ():
+                before, after = verdict(rule, one), [verdict(rule, state) for state in one.after]
+                escapes = before is False and True in after if rule.allows else before is True and False in after
+                if rule.about_targets and escapes:
                     return self._hidden_refusal(operation, one, None) or Refused(
                         Sentence(f"{{tool}} is refused by the rule {rule.name!r}", tool=CalledTool(operation.name)),
                         why=f"The rule would then {'allow changes to' if rule.allows else 'no longer protect'} {one}",

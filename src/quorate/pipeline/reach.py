@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from quorate.operations.plan import Action, Call
 from quorate.problems import NotFound, ParameterRejected
 from quorate.pve.cluster import Cluster
 from quorate.pve.formats import split_list
+from quorate.pve.placement import affects_placement, find_relocations, relocation_targets
 from quorate.pve.schema import Facts
 from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, TargetRef, find_targets
 from quorate.pve.wire import encode, read
@@ -62,6 +64,19 @@ async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Targe
     return [
         *_targets_of(facts, call.path, about),
         *(one for sid in members for one in _targets_of(facts, f"/cluster/ha/resources/{sid}", {})),
+    ]
+
+
+async def placement_reach(cluster: Cluster, facts: Facts, calls: Iterable[Call]) -> list[list[TargetRef]]:
+    """The guests that calls move or let run on other nodes, with everything else that those calls name."""
+    requests = [request for call in calls if (request := read(facts, call.method, call.path, call.params))]
+    if not any(affects_placement(request) for request in requests):
+        return []
+    relocations = await find_relocations(cluster, facts, requests)
+    return [
+        [*find_targets(request), *relocation_targets(found)]
+        for request, found in zip(requests, relocations, strict=True)
+        if found
     ]
 
 

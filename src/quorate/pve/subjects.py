@@ -24,11 +24,11 @@ class Subject:
     """What the call does to this one, if less than its overall risk."""
     secret: bool = False
     """The call reaches it without naming it, so a refusal does not name it either: it may be hidden."""
-    after: Subject | None = None
-    """The subject after the call, if it sets facts that rules match."""
+    after: tuple[Subject, ...] = ()
+    """The subject after the call, if it sets facts that rules match; several if PVE decides which of them."""
 
     def becoming(self, after: Subject) -> Subject:
-        return replace(self, after=after)
+        return replace(self, after=(after,))
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}" + (f" {self.name}" if self.name else "")
@@ -78,7 +78,7 @@ class Census:
         new = replace(known, **thing.becomes)
         if thing.born or thing.id in self._born:
             self._born[thing.id] = new
-        return replace(new, level=thing.level)
+        return replace(new, level=thing.level, after=_elsewhere(new, thing))
 
     def _many(self, thing: TargetRef) -> list[Subject]:
         return [
@@ -94,5 +94,9 @@ def _is_within(pool: str, outer: str) -> bool:
 
 
 def _with_effect(now: Subject, thing: TargetRef) -> Subject:
-    after = replace(now, **thing.becomes) if thing.becomes else None
-    return replace(now, level=thing.level, after=after)
+    after = replace(now, **thing.becomes)
+    return replace(now, level=thing.level, after=((after,) if thing.becomes else ()) + _elsewhere(after, thing))
+
+
+def _elsewhere(guest: Subject, thing: TargetRef) -> tuple[Subject, ...]:
+    return tuple(replace(guest, node=node) for node in sorted(thing.may_run_on))

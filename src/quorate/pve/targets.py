@@ -31,9 +31,11 @@ class TargetRef:
     level: str | None = None
     """What the call does to this one, if less than its overall risk."""
     becomes: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The name, tags, pool and node that it sets; for a host, all its new values."""
+    """The name, tags and pool that it sets, and the node of a new guest; for a host, all its new values."""
     born: bool = False
     """The call creates the guest."""
+    may_run_on: frozenset[str] = frozenset()
+    """Other nodes on which the guest may run after the call; `quorate.pve.placement` finds them."""
     without: frozenset[str] = frozenset()
     """Guests that GUESTS does not include."""
 
@@ -80,10 +82,6 @@ _BACKUP: Final = re.compile(r"/nodes/{node}/vzdump|/cluster/backup(?:/{id})?")
 _REPLICATION: Final = re.compile(r"(?:/cluster|/nodes/{node})/replication(?:/{id}.*)?")
 _FOR_MANY: Final = re.compile(r"vzdump|(?:start|stop|suspend|migrate)all|bulk-\w+")
 """Types of tasks that may work on several guests."""
-_MOVES: Final = re.compile(
-    r"/nodes/{node}/(?:(?:qemu|lxc)/{vmid}/migrate|migrateall)|/cluster/bulk-action/guest/migrate"
-    r"|/cluster/ha/resources/{sid}/(?:migrate|relocate)"
-)
 # A volume belongs to the guest in its name; for a linked clone the last one counts, the others are its base.
 _OWNERS: Final = re.compile(
     r"(?<![\w-])(?:(?:vm|base|subvol|basevol)-(?P<a>\d+)-|vzdump-(?:qemu|lxc|openvz)-(?P<b>\d+)-|backup/(?:vm|ct)/(?P<c>\d+)/)"
@@ -211,8 +209,6 @@ def _guest(request: Request, name: str, id: str, here: str) -> TargetRef:
         return TargetRef(GUEST, id, here, becomes={"name": usual, **_identity(request, here)}, born=True)
     if path and path["sub"] == "/config" and method != "GET":
         return TargetRef(GUEST, id, here, becomes=_identity(request))
-    if _MOVES.fullmatch(template):
-        return TargetRef(GUEST, id, here, becomes=_at_node(request.text("target") or request.text("node")))
     if template.startswith("/pools") and method == "PUT":
         return TargetRef(GUEST, id, becomes={"pool": "" if request.is_on("delete") else request.text("poolid")})
     return TargetRef(GUEST, id, here)
@@ -229,11 +225,7 @@ def _identity(request: Request, node: str = "") -> dict[str, Any]:
         facts["tags"] = request.elements("tags")
     if deleted & {"name", "hostname"}:
         facts["name"] = ""
-    return facts | _at_node(node)
-
-
-def _at_node(node: str) -> dict[str, Any]:
-    return {"node": node} if node else {}
+    return facts | ({"node": node} if node else {})
 
 
 def _implied_targets(request: Request) -> Iterator[TargetRef]:
@@ -258,9 +250,9 @@ def _implied_targets(request: Request) -> Iterator[TargetRef]:
     elif _HOLDS_DISKS.fullmatch(template) and request.method == "DELETE":
         yield TargetRef(GUESTS, node="" if "/ceph/" in template else here)
     elif _WHOLE_NODE.fullmatch(template) and not request.elements("vms"):
-        yield TargetRef(GUESTS, node=here, becomes=_at_node(request.text("target")))
+        yield TargetRef(GUESTS, node=here)
     elif _WHOLE_CLUSTER.fullmatch(template) and not (request.elements("vms") or request.elements("vmid")):
-        yield TargetRef(GUESTS, becomes=_at_node(request.text("target")))
+        yield TargetRef(GUESTS)
     elif _BACKUP.fullmatch(template) and _selects_many(request):
         pool = request.text("pool")  # PVE ignores exclude if there is a pool
         left_out = frozenset() if pool else frozenset(_each(request.elements("exclude"), GUEST))

@@ -20,7 +20,6 @@ from quorate.hints import (
     Sentence,
     either,
 )
-from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
     ConfigEdit,
@@ -31,6 +30,7 @@ from quorate.operations.config_change import (
     write_config,
 )
 from quorate.operations.configure.nics import address_changes
+from quorate.operations.exemptions import CLOUDINIT_DRIVE
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.preconditions import storages_on
@@ -82,7 +82,7 @@ async def cloudinit_get(
 @operation(
     risk=Risk.CHANGE,
     idempotent=True,
-    excused={Reason.DISK_PLACE: "the drive goes to a free slot"},
+    exemptions=(CLOUDINIT_DRIVE,),
     search_words="cloud image ssh key user password static ip dns gateway first boot userdata",
     example="guest=debian-13-cloud user=admin",
 )

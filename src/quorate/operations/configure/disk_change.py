@@ -18,7 +18,6 @@ from quorate.hints import (
     Advice,
     Sentence,
 )
-from quorate.operations.api.risk import Reason
 from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.config_change import ConfigEdit, read_config, refuse_protected, write_config
 from quorate.operations.configure.disk_calls import (
@@ -44,6 +43,7 @@ from quorate.operations.configure.disk_checks import (
     unused_disk,
     with_room,
 )
+from quorate.operations.exemptions import DETACHED_DISK, DETACHING, MOVING
 from quorate.operations.plan import Plan, guest_call
 from quorate.operations.preconditions import only_for_vms
 from quorate.operations.registry import GuestRef, Risk, operation
@@ -67,11 +67,7 @@ _BELONGS_TO = {
 
 @operation(
     risk=Risk.CHANGE,
-    excused={
-        Reason.DISK_PLACE: "only to a free slot, or with other options to its own",
-        Reason.TAKES_DISK: "the volume stays, as an unused disk",
-        Reason.DELETES_SOURCE: "the source goes when its copy is complete",
-    },
+    exemptions=(DETACHED_DISK, DETACHING, MOVING),
     search_words=(
         "disk keep swap nvme hdd migrate grow bigger resize extend enlarge root full space unplug detach attach "
         "unused move other faster storage ssd"

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.hints import DISK_CHANGE, GUEST_POWER, Advice
-from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     ConfigEdit,
     read_config,
@@ -37,6 +36,7 @@ from quorate.operations.configure.disk_checks import (
     wanted_bytes,
 )
 from quorate.operations.disk_images import FIRMWARE_DRIVES, disk_format, working_storage
+from quorate.operations.exemptions import NEW_DISK
 from quorate.operations.plan import Plan
 from quorate.operations.preconditions import only_for_vms
 from quorate.operations.registry import GuestRef, Risk, operation
@@ -50,7 +50,7 @@ Size = Annotated[int | str, Meta(description="32G; a bare number is GiB")]
 
 @operation(
     risk=Risk.CHANGE,
-    excused={Reason.DISK_PLACE: "only to a free slot"},
+    exemptions=(NEW_DISK,),
     search_words="another tb new second extra additional drive disk volume mount point more storage guest vm",
     example="guest=docker01 size=20G",
 )

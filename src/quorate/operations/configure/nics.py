@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quorate.hints import CLOUDINIT_SET, Advice
-from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
     ConfigEdit,
@@ -19,6 +18,7 @@ from quorate.operations.config_change import (
     read_config,
     write_config,
 )
+from quorate.operations.exemptions import NETWORK_CARDS
 from quorate.operations.placement import pick_bridge
 from quorate.operations.plan import Plan
 from quorate.operations.preconditions import only_for_vms
@@ -103,7 +103,7 @@ async def nic_set(
 
 @operation(
     risk=Risk.CHANGE,
-    excused={Reason.TAKES_DEVICE: "a network card holds no data"},
+    exemptions=(NETWORK_CARDS,),
     search_words="delete remove network card interface guest",
     example="guest=docker01 nic=net0",
 )

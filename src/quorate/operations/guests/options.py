@@ -23,7 +23,6 @@ from quorate.hints import (
     either,
     see,
 )
-from quorate.operations.api.risk import Reason
 from quorate.operations.config_change import (
     Config,
     ConfigEdit,
@@ -34,6 +33,7 @@ from quorate.operations.config_change import (
     split_tags,
     write_config,
 )
+from quorate.operations.exemptions import DISC
 from quorate.operations.placement import oversize_warnings
 from quorate.operations.plan import Plan
 from quorate.operations.registry import GuestRef, Risk, operation
@@ -63,7 +63,7 @@ _CD_SLOTS = ("ide2", "ide0", "ide1", "ide3", "sata0", "sata1", "sata2", "sata3",
 @operation(
     risk=Risk.CHANGE,
     idempotent=True,
-    excused={Reason.DISK_PLACE: "of the drives only the CD-ROM"},
+    exemptions=(DISC,),
     search_words=(
         "hot add hotplug double twice vm keeps running out of memory slow bigger size less ram gigs cpu cores vcpu"
         " bump rename name hostname autostart start automatically host boots order description notes tags "

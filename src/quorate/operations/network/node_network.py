@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import NAMED, NETWORK_APPLY, NETWORK_LIST, NODE_NETWORK_CHANGE, Advice, Sentence, see
-from quorate.operations.api.risk import Reason
+from quorate.operations.exemptions import INTERFACE_EDIT
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import yes, yes_or_no
@@ -57,9 +57,16 @@ def _row(row: Mapping[str, Any]) -> list[Any]:
     ]
 
 
+def _risk_of(arguments: Mapping[str, Any]) -> Risk:
+    """A change, unless it drops all pending edits, including those of others."""
+    return Risk.DESTROY if arguments["action"] == "revert" else Risk.CHANGE
+
+
 @operation(
-    risk=Risk.CHANGE,
-    excused={Reason.DELETES: "pending until the changes are applied"},
+    risk=Risk.DESTROY,
+    risk_of=_risk_of,
+    least=Risk.CHANGE,
+    exemptions=(INTERFACE_EDIT,),
     search_words="bridge vlan bond interface address node host create edit vmbr",
     example="node=pve1 action=set iface=vmbr9 type=bridge",
 )
@@ -68,7 +75,7 @@ async def node_network_change(
     node: str,
     action: Annotated[
         Literal["set", "delete", "revert"],
-        Meta(description="set: create or change an interface; revert: drop all pending edits"),
+        Meta(description="set: create or change an interface; revert: drop all pending edits; needs access admin"),
     ],
     iface: Annotated[str, Meta(description="Such as vmbr1, bond0, eno1.20")] | None = None,
     type: Literal["bridge", "bond", "eth", "vlan", "OVSBridge", "OVSBond", "OVSPort", "OVSIntPort"] | None = None,

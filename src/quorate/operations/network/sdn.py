@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import API_CALL, NAMED, NETWORK_APPLY, NETWORK_LIST, SDN_CHANGE, Advice
-from quorate.operations.api.risk import Reason
 from quorate.operations.argument_checks import refuse_misplaced
+from quorate.operations.exemptions import SDN_EDIT
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.wait_until import same
@@ -77,7 +77,7 @@ async def _can_roll_back(pve: Cluster) -> bool:
 @operation(
     risk=Risk.CHANGE,
     idempotent=True,
-    excused={Reason.DELETES: "pending until the changes are applied"},
+    exemptions=(SDN_EDIT,),
     search_words="vnet zone subnet vxlan evpn create software defined network isolated",
     example="action=set kind=zone name=lab type=simple",
 )
