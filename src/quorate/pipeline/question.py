@@ -88,31 +88,20 @@ def _render(name: str, text: str) -> str:
 def confirmation_word(plan: Plan, site: str) -> str:
     """What the person types: the name of the only target, or the number of targets.
 
-    A clone is confirmed by its own name. Steps without a target are about the site as a whole.
+    Steps without a target are about the site as a whole.
     """
-    if (clone := _clone_name(plan)) is not None:
-        return clone
     targets = {
         (where.name if where else site, "guest" if target.kind in GUESTS else target.kind, target.id): target
-        for where, part in plan.parts()
-        for target in targets_of(part)
+        for where, part in ([(None, plan)] if plan.about else plan.parts())
+        for target in plan.about or targets_of(part)
     }
-    nameless = {call.summary for call in plan.calls if call.target is None}
+    nameless = set() if plan.about else {call.summary for call in plan.calls if call.target is None}
     if not targets and len(nameless) <= 1:
         return site
     if len(targets) == 1 and not nameless:
         return _typeable_name(*targets.values())
     kinds = {kind for _, kind, _ in targets}
     return f"{len(targets) + len(nameless)} {'targets' if nameless or len(kinds) > 1 else f'{kinds.pop()}s'}"
-
-
-def _clone_name(plan: Plan) -> str | None:
-    """The name of the guest that a clone creates: nobody would expect to type that of its source."""
-    cloning = next((call for call in plan.api_calls if "newid" in call.params), None)
-    if cloning is None or len({call.params.get("newid") for call in plan.api_calls} - {None}) > 1:
-        return None
-    name = str(cloning.params.get("name") or cloning.params.get("hostname") or "")
-    return name if _is_a_word(name) else str(cloning.params["newid"])
 
 
 def _typeable_name(target: Target) -> str:
@@ -127,6 +116,7 @@ def target_keys(place: str, plan: Plan, subjects: Iterable[Subject]) -> Iterator
     for subject in subjects:
         if subject.kind == GUEST and not subject.secret:
             yield f"{place}: guest {subject.id}"
+    yield from (f"{place}: guest {one.id}" for one in plan.about if one.kind in GUESTS)
     for step in plan.calls:
         target = step.target
         if target is not None and target.kind in GUESTS:

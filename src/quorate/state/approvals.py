@@ -182,7 +182,7 @@ class Approval:
             case State.USED if self.outcome and self.ended is not None:
                 return f"{text} {_sentence(self.outcome)} {moment(self.ended)}."
             case State.USED:
-                return f"{text} In progress." if self.change_id else f"{text} Used."
+                return f"{text} No outcome is recorded yet." if self.change_id else f"{text} Used."
             case State.EXPIRED:
                 return f"{text} {f'Void: {TARGET_CHANGED}' if self.is_void else 'Expired unused'}."
         return text
@@ -201,7 +201,7 @@ class Approval:
             case State.APPROVED:
                 return "plan token of a dry run, not used yet" if by_token else "approved, not used yet"
             case State.USED:
-                ending = self.outcome or ("in progress" if self.change_id else "used")
+                ending = self.outcome or ("no outcome yet" if self.change_id else "used")
                 return f"{'plan token' if by_token else 'approved'}, {ending}"
             case State.DENIED:
                 return "denied"
