@@ -17,6 +17,7 @@ from quorate.quantity import moment
 from quorate.sim.clock import ManualClock
 from quorate.state.approvals import Approval as StoredApproval
 from quorate.state.approvals import Approvals, State
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +66,7 @@ def exists(quorate: Rig, vmid: int = GUEST) -> bool:
 # -- answers that nobody gave ------------------------------------------------------------------------------------------
 
 
+@tries("a client turns a question down without showing it to anyone")
 @ERAS
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_client_that_refuses_at_once_leaves_the_request_to_the_operator(
@@ -168,6 +170,7 @@ async def test_a_wrong_phrase_says_exactly_what_to_type_and_how_else_to_approve(
 # -- denials are remembered --------------------------------------------------------------------------------------------
 
 
+@tries("a denied target is requested again with other arguments or another tool")
 @ERAS
 async def test_a_denial_comes_first_whichever_tool_or_flag_asks_again(tmp_path: Path, mode: str) -> None:
     screen = Screen("cancel")

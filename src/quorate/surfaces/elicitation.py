@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from mcp.server import ServerRequestContext
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
-from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, JSONRPCResponse
+from mcp.types import (
+    INVALID_PARAMS,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    JSONRPCResponse,
+)
 from pydantic import ValidationError
 
 from quorate.documents import Unreadable, read_json
@@ -17,6 +27,8 @@ from quorate.pipeline.caller import AnswerLater, Ask, Question, Reply, ReplyKind
 ANSWER_WITH_NEXT_CALL = "2026-07-28"
 """From this version on, a question is the result of the call, which the client then repeats."""
 LONGEST_WAIT = 300.0
+_NO_ANSWER: dict[str, Any] = {"roots": []}
+"""Readable, but not as the answer to any question of ours."""
 _KINDS = {"accept": ReplyKind.TYPED, "decline": ReplyKind.DECLINED, "cancel": ReplyKind.DISMISSED}
 
 
@@ -56,6 +68,29 @@ def read_malformed_answer(text: str | bytes) -> JSONRPCResponse | None:
     if not isinstance(request, (int, str)) or isinstance(request, bool):
         return None
     return JSONRPCResponse(jsonrpc="2.0", id=request, result={})
+
+
+async def refuse_malformed_answers(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+    """Middleware of the SDK: a malformed answer that comes with a call reaches the call, which refuses it and says how
+    else to answer. The SDK would only say that the parameters are invalid."""
+    answers = (ctx.params or {}).get("inputResponses") if ctx.method == "tools/call" else None
+    if answers is None:
+        return await call_next(ctx)
+    if not isinstance(answers, Mapping):
+        raise MCPError(
+            code=INVALID_PARAMS,
+            message="inputResponses must be an object with one answer for each question; the question is still open",
+        )
+    readable = {key: one if _is_readable(one) else _NO_ANSWER for key, one in answers.items()}
+    return await call_next(replace(ctx, params={**(ctx.params or {}), "inputResponses": readable}))
+
+
+def _is_readable(answer: object) -> bool:
+    try:
+        ElicitResult.model_validate(answer, by_name=False)
+    except ValidationError:
+        return False
+    return True
 
 
 def _can_ask(context: Context[Any, Any]) -> bool:

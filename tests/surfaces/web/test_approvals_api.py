@@ -68,7 +68,9 @@ async def test_what_a_person_approves_is_done_once(quorate):
     assert (used["standing"], used["outcome"]) == ("approved, done", "done")
     assert used["change_id"] == quorate.rig.audit()[-1]["change"]
     assert re.fullmatch(ISO_TIME, used["ended"].replace(" ", "T"))
-    assert re.fullmatch(r"Approved by the operator over HTTP, token person \(.*\) .*Z: go on\. Done .*Z\.", used["history"])
+    assert re.fullmatch(
+        r"Approved by the operator over HTTP, token person \(.*\) .*Z: go on\. Done .*Z\.", used["history"]
+    )
     await quorate.rig.facts("guest_power", guest=100, action="start")
     assert "waits for" in await asked(quorate)
 

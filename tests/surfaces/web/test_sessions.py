@@ -12,6 +12,7 @@ from mcp.types import ElicitResult
 from quorate.config import Approval
 from quorate.config.http import HttpSettings
 from quorate.state.approvals import Approvals
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.web_server import LOOK, MCP_HEADERS, served, web
 
@@ -103,6 +104,7 @@ async def test_a_shared_state_means_no_sessions_unless_the_operator_says_otherwi
         store.shared = False
 
 
+@tries("a client's answer is malformed")
 @pytest.mark.parametrize(
     "answer", [{"result": []}, {"result": {"action": "maybe"}}, {"result": None}, {"error": "no"}, {"result": "accept"}]
 )
