@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from quorate.config import Approval as Mode
 from quorate.hints import NAMED, Advice, CalledTool, Sentence
@@ -209,7 +209,7 @@ class Approver:
             case ReplyKind.TYPED if reply.typed.strip() == question.wanted:
                 return await self._answer(row, exchange, approve=True), ""
             case ReplyKind.TYPED:
-                raise self._mistyped(row)
+                self._refuse_mistyped(row)
             case ReplyKind.UNREADABLE:
                 return row, "The client's answer to the question is malformed, so it counts as none"
             case ReplyKind.NOT_SHOWN:
@@ -230,8 +230,8 @@ class Approver:
     async def _answer(self, row: Approval, exchange: Exchange, *, approve: bool) -> Approval:
         return await self.approvals.answer(row.id, approve, f"the person at {exchange.caller.client}")
 
-    def _mistyped(self, row: Approval) -> Refused:
-        return Refused(
+    def _refuse_mistyped(self, row: Approval) -> NoReturn:
+        raise Refused(
             f"{row.summary}: not done, because something other than {row.word!r} was typed",
             next_step=f"To approve it, the person types exactly {row.word}. Call again and they are asked again, or "
             f"the operator can {self.settings().ways(row.id)}",

@@ -28,7 +28,7 @@ ANSWER_WITH_NEXT_CALL = "2026-07-28"
 """From this version on, a question is the result of the call, which the client then repeats."""
 LONGEST_WAIT = 300.0
 _NO_ANSWER: dict[str, Any] = {"roots": []}
-"""Readable, but not as the answer to any question of ours."""
+"""Readable, but not as the answer to a question."""
 _KINDS = {"accept": ReplyKind.TYPED, "decline": ReplyKind.DECLINED, "cancel": ReplyKind.DISMISSED}
 
 
