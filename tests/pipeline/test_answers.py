@@ -12,11 +12,12 @@ import pytest
 from mcp.types import INVALID_REQUEST, ElicitResult, ErrorData
 
 from quorate.config import Approval
-from quorate.pipeline.approval import READING_SECONDS
+from quorate.pipeline.approval import READING_SECONDS, ApprovalPending
+from quorate.pipeline.caller import Exchange
 from quorate.quantity import moment
 from quorate.sim.clock import ManualClock
+from quorate.state.approvals import PENDING_SECONDS, Approvals, State
 from quorate.state.approvals import Approval as StoredApproval
-from quorate.state.approvals import Approvals, State
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig, second_server
 
@@ -232,6 +233,47 @@ async def test_a_denial_reaches_other_callers_too(tmp_path: Path) -> None:
         assert "people work there" in await other.refusal("guest_stop", guest=[102, 103], wait=0)
 
 
+async def test_a_denial_does_not_tell_another_caller_what_else_it_was_about(tmp_path: Path) -> None:
+    async with (
+        rig(tmp_path, approval=Approval.ASK) as quorate,
+        second_server(quorate, tmp_path / "other.jsonl") as other,
+    ):
+        await quorate.refusal("guest_stop", guest=[102, 103], wait=0)
+        row = await answer(quorate, approve=False, reason="not \u202enow")
+        refusal = await other.refusal("guest_stop", guest=102, wait=0)
+        planned = await other.facts("guest_stop", guest=102, dry_run=True)
+        for text in (refusal, planned["denied_before"]):
+            assert "A person denied this less than a minute ago: not now" in text
+            assert "103" not in text
+        assert row.summary in (await Approvals(quorate.app.store).list())[0].reminder
+
+
+async def test_a_request_that_expires_while_the_call_waits_is_not_a_denial(tmp_path: Path) -> None:
+    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+        await quorate.refusal("guest_delete", guest=GUEST, wait=0)
+        await quorate.clock.advance(PENDING_SECONDS - 10)
+        refusal = await quorate.refusal("guest_delete", guest=GUEST)
+        assert "expired unanswered" in refusal
+        assert "call again to ask again" in refusal
+        assert not re.search("by nobody|[Dd]o not try again", refusal)
+        assert "waits for" in await quorate.refusal("guest_delete", guest=GUEST, wait=0)
+        assert exists(quorate)
+
+
+@ERAS
+async def test_an_operator_who_approves_while_the_question_is_open_is_heard(tmp_path: Path, mode: str) -> None:
+    """The person at the client closes the question after the operator has approved."""
+
+    async def close_later(context: Any, params: Any) -> ElicitResult:
+        await answer(quorate, approve=True)
+        await quorate.clock.advance(READING_SECONDS)
+        return ElicitResult(action="cancel")
+
+    async with asking(tmp_path, close_later, mode=mode) as quorate:
+        await quorate.facts("guest_delete", guest=GUEST)
+        assert not exists(quorate)
+
+
 # -- how it ended ------------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +303,30 @@ async def test_an_outcome_that_comes_later_reaches_the_approval_through_another_
             await other.app.pipeline.resolve_unfinished()
         assert not exists(quorate)
         assert [row.standing for row in await requests(quorate)] == ["approved, done"]
+
+
+async def test_a_change_that_was_cut_off_shows_what_was_found_out_later(tmp_path: Path) -> None:
+    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+        run = quorate.app.pipeline.run
+        with pytest.raises(ApprovalPending):
+            await run("guest_delete", {"guest": GUEST, "wait": 0}, Exchange())
+        await answer(quorate, approve=True)
+        quorate.sim.faults.add("latency:3600:DELETE:*")
+        change = asyncio.create_task(run("guest_delete", {"guest": GUEST}, Exchange()))
+        while not any(method == "DELETE" for method, _ in quorate.sim.requests):
+            await asyncio.sleep(0.001)
+        assert [row.standing for row in await requests(quorate)] == ["approved, no outcome yet"]
+        change.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await change
+        await quorate.clock.advance(2 * 3600)
+        async with second_server(quorate, quorate.audit_file) as other:
+            await other.app.pipeline.resolve_unfinished()
+        (row,) = await requests(quorate)
+        entry = next(one for one in quorate.audit() if one.get("change") == row.change_id)
+        assert entry["resolved"]
+        assert row.outcome == entry["outcome"]
+        assert (row.outcome == "done") is not exists(quorate)
 
 
 async def test_a_change_that_fails_or_is_refused_after_the_approval_says_so(tmp_path: Path) -> None:

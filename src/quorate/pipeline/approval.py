@@ -175,9 +175,14 @@ class Approver:
             row = await self._wait(row, exchange, seconds)
         if row.state is State.PENDING:
             raise await self._pending(row, unanswered)
-        if row.state is not State.APPROVED:
+        if row.state not in (State.APPROVED, State.DENIED):
+            raise Conflict(
+                f"{request.summary}: the request {row.id} is closed ({row.standing})",
+                next_step="Nothing was done by this call; if it is still needed, call again to ask again",
+            )
+        if row.state is State.DENIED:
             raise Refused(
-                f"{request.summary}: {row.state} by {row.answered_by or 'nobody'}",
+                f"{request.summary}: denied by {row.answered_by or 'nobody'}",
                 why=row.reason or "",
                 next_step="Nothing was done. Do not try again unless the person asks for it; smaller calls or another "
                 "tool for the same would be asked about, too",
@@ -204,23 +209,23 @@ class Approver:
         try:
             reply = await exchange.ask(question)
         except TimeoutError:
-            return row, ""
+            return await self._wait(row, exchange, 0.0), ""
         match reply.kind:
             case ReplyKind.TYPED if reply.typed.strip() == question.wanted:
                 return await self._answer(row, exchange, approve=True), ""
             case ReplyKind.TYPED:
                 self._refuse_mistyped(row)
             case ReplyKind.UNREADABLE:
-                return row, "The client's answer to the question is malformed, so it counts as none"
+                seconds, unanswered = 0.0, "The client's answer to the question is malformed, so it counts as none"
             case ReplyKind.NOT_SHOWN:
-                unseen = "The client could not show the question to anyone"
+                unanswered = "The client could not show the question to anyone"
             case ReplyKind.DECLINED if self._by_person(reply, begun):
                 return await self._answer(row, exchange, approve=False), ""
             case ReplyKind.DISMISSED if self._by_person(reply, begun):
-                return row, "The question was closed without an answer"
+                seconds, unanswered = 0.0, "The question was closed without an answer"
             case _:
-                unseen = "The client refused before anyone can have read the question, so that counts as no answer"
-        return await self._wait(row, exchange, seconds), unseen
+                unanswered = "The client refused before anyone can have read the question, so that counts as no answer"
+        return await self._wait(row, exchange, seconds), unanswered
 
     def _by_person(self, reply: Reply, begun: float) -> bool:
         """Whether a person can have given it: they had the time to read the question."""

@@ -89,8 +89,8 @@ class ChangeRun:
             self._record.fail(problem)
             unrecordable = isinstance(problem, AuditUnwritable)
             raise self._blank_problem(problem) from None
-        except AnswerLater:
-            self._record.wait_for_approval()
+        except AnswerLater as later:
+            self._record.wait_for_approval(later.question.id)
             raise
         finally:
             with suppress(AuditUnwritable) if unrecordable else nullcontext():  # the caller knows already
@@ -232,7 +232,10 @@ class ChangeRun:
             return {}
         reach = await reach_of(self._pipeline.sites, site, request.plan)
         request = replace(request, targets=_target_keys(request.plan, reach))
-        return await self._approver.announce(request, site.backend, self._call.caller)
+        facts = await self._approver.announce(request, site.backend, self._call.caller)
+        if before := facts.get("denied_before"):  # the operator's own words
+            facts["denied_before"] = self._blank(self._sanitizer.sanitize(before))
+        return facts
 
     async def _with_briefing(self, site: Site, request: ApprovalRequest) -> ApprovalRequest:
         """Add everything that the person has to know. Refuse if it is more than anyone would read."""

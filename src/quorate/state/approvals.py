@@ -129,9 +129,11 @@ class Denial:
     reason: str | None = None
 
     def describe(self, who: str) -> str:
-        """`who` is how the reader calls the person: "You" for the operator."""
-        reason = f": {self.reason}" if self.reason else ""
-        return f"{who} denied this {_ago(self.age)}{reason} (the request was: {self.summary}; answered by {self.by})"
+        """`who` is how the reader calls the person: "You" for the operator.
+
+        Other callers read this, too, so it does not name what else the request was about.
+        """
+        return f"{who} denied this {_ago(self.age)}" + (f": {self.reason}" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ class Approval:
     @property
     def reminder(self) -> str:
         """What the operator reads first, if they denied this before."""
-        return self.denial.describe("You") if self.denial else ""
+        if self.denial is None:
+            return ""
+        return f"{self.denial.describe('You')} (the request was: {self.denial.summary}; answered by {self.denial.by})"
 
     @property
     def history(self) -> str:
