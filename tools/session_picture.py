@@ -22,6 +22,7 @@ from tests.rigs.mcp_session import DrivenTime, text_of
 
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
+from quorate.pipeline.approval import READING_SECONDS
 from quorate.sim.clock import ManualClock
 from quorate.sim.simulator import SimulatedCluster
 from quorate.surfaces.terminal import align
@@ -72,10 +73,12 @@ Event = UserMessage | ToolCall | Question | ToolResult
 async def _session() -> list[Event]:
     events: list[Event] = []
     typed: list[str | None] = [None, "dev-sandbox"]
+    clock = ManualClock()
 
     async def person(context: Any, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
         name = typed.pop(0)
         events.append(Question(params.message, name))
+        await clock.advance(READING_SECONDS)
         if name is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content={"typed": name})
@@ -85,7 +88,7 @@ async def _session() -> list[Event]:
         answer = await client.call_tool(tool, arguments)
         events.append(ToolResult(align(text_of(answer)), bool(answer.is_error)))
 
-    async with _client(person) as client:
+    async with _client(person, clock) as client:
         events.append(UserMessage("What is switched off in the lab? Delete what nobody needs."))
         await call("guest_list", pool="lab", status="stopped")
         await call("guest_delete", guest="test-vm")
@@ -95,9 +98,8 @@ async def _session() -> list[Event]:
 
 
 @asynccontextmanager
-async def _client(person: ElicitationFnT) -> AsyncIterator[Client]:
+async def _client(person: ElicitationFnT, clock: ManualClock) -> AsyncIterator[Client]:
     """A client of a server with full access to a simulated cluster."""
-    clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
         async with SimulatedCluster(clock=clock, auth_delay=0.0) as cluster:
             settings = Settings(

@@ -35,7 +35,7 @@ async def test_from_the_link_in_a_notification_to_done_takes_three_clicks(tmp_pa
             await phone.page.get_by_label("Type test-vm to approve").fill("test-vm")
             await phone.page.get_by_label("Operator's passphrase").first.fill(PASSPHRASE)
             await phone.page.get_by_role("button", name="Approve").click()  # click 3
-            await phone.page.wait_for_selector("text=Approved, not used yet")
+            await phone.page.wait_for_selector("text=Not carried out yet")
             assert not phone.complaints
         async with quorate.client(token) as client:
             assert not (await client.call_tool("guest_delete", {"guest": "test-vm"})).is_error

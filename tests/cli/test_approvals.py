@@ -29,7 +29,12 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
     }
 
 
-def pending(environ: Mapping[str, str], summary: str = "Delete vm 100 web01", remarks: tuple[str, ...] = ()) -> str:
+def pending(
+    environ: Mapping[str, str],
+    summary: str = "Delete vm 100 web01",
+    remarks: tuple[str, ...] = (),
+    digest: str = "d" * 64,
+) -> str:
     async def ask() -> str:
         async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
             request = Request(
@@ -37,15 +42,24 @@ def pending(environ: Mapping[str, str], summary: str = "Delete vm 100 web01", re
                 "home",
                 "guest_delete",
                 "destroy",
-                "d" * 64,
+                digest,
                 "vm 100 web01",
                 summary,
                 (),
                 tuple(Remark(RemarkKind.OTHER, text) for text in remarks),
+                targets=("home: guest 100",),
             )
             return (await Approvals(store).ask(request)).id
 
     return asyncio.run(ask())
+
+
+def deny(environ: Mapping[str, str], id: str, reason: str) -> None:
+    async def answer() -> None:
+        async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
+            await Approvals(store).answer(id, False, "boss", reason)
+
+    asyncio.run(answer())
 
 
 def state_of(environ: Mapping[str, str], id: str) -> str:
@@ -176,3 +190,35 @@ def test_ctrl_c_at_the_passphrase_answers_nothing_and_ends_at_once(environ: Mapp
         assert screen.interrupt() == 130
         assert "Traceback" not in screen.text
     assert state_of(environ, asked) == "pending"
+
+
+def test_an_earlier_denial_is_the_first_line_of_the_request_and_follows_it_in_the_list(
+    environ: Mapping[str, str],
+) -> None:
+    deny(environ, pending(environ), "still in use\n\x1b[2J")
+    again = pending(environ, digest="e" * 64)
+    said = "You denied this less than a minute ago: still in use"
+    shown, listed = (plainly(environ, "approvals", *more).stdout for more in (("show", again), ()))
+    assert shown.splitlines()[0].startswith(said)
+    assert listed.splitlines()[1].strip().startswith(said)
+    assert "\x1b" not in shown + listed
+
+
+def test_an_answered_request_is_shown_with_its_history_and_its_journal_entry(environ: Mapping[str, str]) -> None:
+    async def use() -> str:
+        async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
+            approvals = Approvals(store)
+            row = (await approvals.list())[0]
+            await approvals.answer(row.id, True, "boss")
+            assert await approvals.use(row.id, row.caller, row.digest, row.identity, "c0ffee")
+            await approvals.record_outcome("c0ffee", "partly done")
+            return row.id
+
+    pending(environ)
+    used = asyncio.run(use())
+    shown = plainly(environ, "approvals", "show", used).stdout
+    assert "approved, partly done" in shown
+    assert "history    Approved by boss 20" in shown
+    assert "Partly done 20" in shown
+    assert f"`quorate audit --approval {used}`" in shown
+    assert "approved, partly done" in plainly(environ, "approvals", "--all").stdout

@@ -75,7 +75,8 @@ class ScenarioTools:
     async def _asked(self, question: str, exchange: Exchange) -> str:
         if exchange.ask is None:
             raise Problem("This client cannot ask anybody")
-        return f"state-ok, the answer is {await exchange.ask(Question(question, 'Who are you?', 'a name'))!r}"
+        reply = await exchange.ask(Question(question, "Who are you?", "a name"))
+        return f"state-ok, the answer is {reply.typed!r}"
 
     def _names(self) -> tuple[str, ...]:
         return (*NAMES, *QUESTIONS)

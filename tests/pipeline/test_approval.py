@@ -12,6 +12,8 @@ from mcp.types import ElicitResult
 from quorate.app import approval_settings_of
 from quorate.config import Access, Approval, Settings
 from quorate.config.http import HttpSettings
+from quorate.pipeline.approval import READING_SECONDS
+from quorate.sim.clock import ManualClock
 from quorate.state.approvals import Approvals, State
 from quorate.state.passphrase import Passphrase
 from tests.rigs.mcp_session import Rig, rig, second_server
@@ -22,14 +24,17 @@ ERAS = ("auto", "legacy")
 
 
 class Person:
-    """Answers the questions that a client shows."""
+    """Answers the questions that a client shows; reads them first where there is a clock."""
 
     def __init__(self, typed: str | None) -> None:
         self.typed = typed
         self.questions: list[str] = []
+        self.clock: ManualClock | None = None
 
     async def __call__(self, context: Any, params: Any) -> ElicitResult:
         self.questions.append(params.message)
+        if self.clock is not None:
+            await self.clock.advance(READING_SECONDS)
         if self.typed is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content={"typed": self.typed})
@@ -60,7 +65,9 @@ async def test_a_person_who_types_the_guests_name_lets_it_go(tmp_path: Path, mod
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize(("typed", "told"), [(None, "denied"), ("yes", "other than"), ("", "other than")])
 async def test_anything_but_the_name_is_a_no(tmp_path: Path, mode: str, typed: str | None, told: str) -> None:
-    async with rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=Person(typed)) as quorate:
+    person = Person(typed)
+    async with rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=person) as quorate:
+        person.clock = quorate.clock
         guest = await stopped_guest(quorate)
         assert told in await quorate.refusal("guest_delete", guest=guest["vmid"])
         assert await exists(quorate, guest["vmid"])
@@ -70,6 +77,7 @@ async def test_anything_but_the_name_is_a_no(tmp_path: Path, mode: str, typed: s
 async def test_a_no_stays_a_no_when_the_call_is_repeated(tmp_path: Path) -> None:
     person = Person(None)
     async with rig(tmp_path, approval=Approval.ASK, elicitation=person) as quorate:
+        person.clock = quorate.clock
         guest = await stopped_guest(quorate)
         await quorate.refusal("guest_delete", guest=guest["vmid"])
         person.typed = guest["name"]
@@ -217,7 +225,7 @@ async def test_the_state_of_every_approval_is_told_in_words(tmp_path: Path) -> N
         token = (await quorate.facts("guest_stop", guest=100, dry_run=True))["plan_token"]
         assert await standings() == ["plan token of a dry run, not used yet"]
         await quorate.facts("guest_stop", guest=100, plan_token=token)
-        assert await standings() == ["plan token, used"]
+        assert await standings() == ["plan token, done"]
     (tmp_path / "other").mkdir()
     async with rig(tmp_path / "other", approval=Approval.ASK) as quorate:
         approvals = Approvals(quorate.app.store)

@@ -83,14 +83,16 @@ def rows_of_the_tables() -> list[str]:
 
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
     for further in (
-        "pipeline.test_safety_requests",
-        "pipeline.test_safety_bounds",
-        "runs.test_access",
-        "operations.storage.test_volume_references",
-        "operations.guests.test_power",
         "journal.test_limits",
+        "operations.guests.test_power",
+        "operations.storage.test_volume_references",
+        "pipeline.test_answers",
         "pipeline.test_exemptions",
         "pipeline.test_placement",
+        "pipeline.test_safety_bounds",
+        "pipeline.test_safety_requests",
+        "runs.test_access",
+        "surfaces.web.test_sessions",
         *EDGE,
     ):
         importlib.import_module(f"tests.{further}")

@@ -13,6 +13,7 @@ from quorate.problems import Conflict, NotFound, Refused
 from quorate.state.approvals import (
     MOST_PENDING,
     PENDING_SECONDS,
+    REMEMBERED_SECONDS,
     Approvals,
     Remark,
     RemarkKind,
@@ -299,3 +300,34 @@ def test_the_digest_tells_every_difference_and_no_other():
         digest(arguments={"guest": "wеb01", "a": 1}),  # noqa: RUF001
     ]
     assert len({digest(), *others}) == len(others) + 1
+
+
+async def test_a_denial_is_found_by_target_on_every_replica_for_a_day(
+    approvals: Approvals, elsewhere: Approvals, clock: HandClock
+):
+    asked = await approvals.ask(replace(DELETE, targets=("prod: guest 100", "prod: guest 101")))
+    await approvals.answer(asked.id, False, "boss", "not yet")
+    clock.now += 14 * 60
+    stop = replace(DELETE, caller="bob/other", tool="guest_stop", digest="d" * 64, targets=("prod: guest 101",))
+    again = await elsewhere.ask(stop)
+    assert again.reminder.startswith("You denied this 14 minutes ago: not yet (")
+    assert await elsewhere.last_denial(["prod: guest 102"]) is None
+    assert await elsewhere.last_denial([]) is None
+    clock.now += REMEMBERED_SECONDS
+    assert await elsewhere.last_denial(["prod: guest 100"]) is None
+
+
+async def test_the_outcome_of_the_change_that_used_it_is_shown_on_every_replica(
+    approvals: Approvals, elsewhere: Approvals, clock: HandClock
+):
+    asked = await approvals.ask(DELETE)
+    await approvals.answer(asked.id, True, "boss")
+    assert await approvals.use(asked.id, DELETE.caller, DELETE.digest, DELETE.identity, "c0ffee")
+    for outcome, standing in (("", "approved, no outcome yet"), ("running", "approved, running")):
+        await approvals.record_outcome("c0ffee", outcome)
+        assert [one.standing for one in await elsewhere.list(tuple(State))] == [standing]
+    clock.now += 60
+    await elsewhere.record_outcome("c0ffee", "done")
+    await elsewhere.record_outcome("another", "failed")
+    (row,) = await approvals.list(tuple(State))
+    assert (row.outcome, row.ended) == ("done", clock.now)

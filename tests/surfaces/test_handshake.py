@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,14 +256,14 @@ async def test_questions_progress_and_calls_work_after_a_cached_start(sim, tmp_p
     async def note(progress: float, total: float | None, message: str | None) -> None:
         lines.append(message)
 
-    for purge in (False, True):  # a denied request stays denied, so it is another one
+    for purge in (False, True):
         async with Client(stdio_client(command), mode=mode, elicitation_callback=deny) as client:
             assert "guest_delete" in {tool.name for tool in (await client.list_tools()).tools}
             done = await client.call_tool("guest_power", {"guest": 104, "action": "start"}, progress_callback=note)
             assert not done.is_error, text_of(done)
             stop = await client.call_tool("guest_power", {"guest": 104, "action": "shutdown"})
             assert not stop.is_error, text_of(stop)
-            refused = await client.call_tool("guest_delete", {"guest": 104, "purge": purge})
+            refused = await client.call_tool("guest_delete", {"guest": 104, "purge": purge, "wait": 0})
             assert refused.is_error, text_of(refused)
     assert len(asked) == 2
     assert any("104" in str(line) for line in lines)
@@ -337,3 +339,61 @@ def has_id(lines: list[dict[str, Any]], id: int) -> bool:
 
 def is_asked(lines: list[dict[str, Any]]) -> bool:
     return any(line.get("method") == "elicitation/create" for line in lines)
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"result": []},
+    {"result": None},
+    {"result": "accept"},
+    {"result": {"action": "maybe"}},
+    {"result": {"action": "accept", "content": []}},
+    {"error": "no"},
+]
+
+
+def test_a_malformed_answer_is_refused_at_once_and_leaves_the_request_to_the_operator(sim, tmp_path):
+    hello = {**LEGACY[0], "params": {**LEGACY[0]["params"], "capabilities": {"elicitation": {}}}}
+    started = Started(sim, tmp_path)
+    begun = time.monotonic()
+    with running("serve", "--access", "admin", environ=started.environ, cwd=tmp_path) as server:
+        send(server, hello, LEGACY[1])
+        for number, answer in enumerate(MALFORMED, 10):
+            send(server, call(number, {"name": "guest_delete", "arguments": {"guest": 206}}))
+            question = lines_until(server, is_asked)[-1]
+            send(server, {"id": question["id"], **answer})
+            refused = lines_until(server, partial(has_id, id=number))[-1]
+            text = refused["result"]["content"][0]["text"]
+            assert refused["result"]["isError"], answer
+            assert "malformed" in text, answer
+            assert "quorate approvals approve" in text, answer
+            assert "inside Quorate" not in text, answer
+        server.communicate()
+    assert time.monotonic() - begun < 60, "no call waited for an answer that had come"
+    assert 206 in sim.world.guests
+
+
+@pytest.mark.parametrize(
+    "answer", [[], "accept", None, {"action": "maybe"}, {"roots": []}, {"action": "accept", "content": []}]
+)
+def test_a_malformed_answer_with_the_next_call_is_refused_at_once(sim, tmp_path, answer):
+    meta = {"_meta": {**_META["_meta"], "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}}
+    params = {"name": "guest_delete", "arguments": {"guest": 206}, **meta}
+    started = Started(sim, tmp_path)
+    begun = time.monotonic()
+    with running("serve", "--access", "admin", environ=started.environ, cwd=tmp_path) as server:
+        send(server, MODERN[0], call(1, params))
+        question = lines_until(server, lambda lines: has_id(lines, 1))[-1]["result"]
+        (asked,) = question["inputRequests"]
+        again = {**params, "inputResponses": {asked: answer}, "requestState": question["requestState"]}
+        send(server, call(2, again))
+        refused = lines_until(server, lambda lines: has_id(lines, 2))[-1]
+        send(server, call(3, params))
+        repeated = lines_until(server, lambda lines: has_id(lines, 3))[-1]["result"]
+        assert list(repeated["inputRequests"]) == [asked], "the same request is still pending"
+        server.communicate()
+    text = refused["result"]["content"][0]["text"]
+    assert refused["result"]["isError"]
+    assert "malformed" in text
+    assert f"quorate approvals approve {asked}" in text
+    assert time.monotonic() - begun < 60, "no call waited for an answer that had come"
+    assert 206 in sim.world.guests

@@ -60,8 +60,10 @@ def _facts(row: Approval) -> dict[str, Any]:
     from quorate.operations.units import iso_times
     from quorate.pipeline.sanitization import clean
 
-    facts: dict[str, Any] = clean(asdict(row) | {"standing": row.standing}, lines=None)
-    return iso_times(facts, ("created", "expires", "answered_at"))
+    facts: dict[str, Any] = clean(
+        asdict(row) | {"standing": row.standing, "history": row.history, "reminder": row.reminder}, lines=None
+    )
+    return iso_times(facts, ("created", "expires", "answered_at", "ended"))
 
 
 def _print_rows(rows: list[Approval]) -> None:
@@ -71,6 +73,8 @@ def _print_rows(rows: list[Approval]) -> None:
     for row in rows:
         asked = f"requested by {_line(row.caller)}, {moment(row.created)}"
         print(f"{row.id}  {row.standing:<{width}}  {row.cluster}  {_line(row.summary)}  ({asked})")
+        if row.reminder:
+            print(f"             {_line(row.reminder)}")
 
 
 async def _warn_without_passphrase(store: Store) -> None:
@@ -129,6 +133,7 @@ def _describe(row: Approval) -> str:
     from quorate.operations.units import moment
 
     lines = [
+        *([_line(row.reminder)] if row.reminder else []),
         f"approval   {row.id}: {row.standing}",
         f"request    {_line(row.summary)}",
         f"tool       {row.tool} ({row.risk}) on cluster {row.cluster}",
@@ -139,7 +144,9 @@ def _describe(row: Approval) -> str:
         *(f"step       {_line(step)}" for step in row.plan),
     ]
     if row.answered_by:
-        lines.append(f"answered   by {_line(row.answered_by)}" + (f": {_line(row.reason)}" if row.reason else ""))
+        lines.append(f"history    {_line(row.history)}")
+    if row.outcome:
+        lines.append(f"journal    `quorate audit --approval {row.id}` shows the entry")
     return "\n".join(lines)
 
 

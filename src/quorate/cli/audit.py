@@ -37,6 +37,7 @@ def add(commands: Any) -> None:
     audit.add_argument("--json", action="store_true", help="print JSON lines")
     for name, what in (("tool", "guest_*"), ("outcome", "failed"), ("caller", "claude*"), ("cluster", "prod")):
         audit.add_argument(f"--{name}", metavar="PATTERN", help=f"only entries with this {name}, such as {what!r}")
+    audit.add_argument("--approval", metavar="ID", help="only entries about this approval")
     audit.add_argument("--since", metavar="WHEN", help="a time (2026-01-31 or 2026-01-31T12:00) or an age (2h, 7d)")
     audit.add_argument("--until", metavar="WHEN", help="as for --since")
     audit.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
@@ -61,6 +62,7 @@ async def _run(options: argparse.Namespace) -> int:
         outcome=options.outcome,
         caller=options.caller,
         cluster=options.cluster,
+        approval=options.approval,
         since=_moment(options.since),
         until=_moment(options.until),
     )

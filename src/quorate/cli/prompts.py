@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from quorate.config import ConfigError
 
 if TYPE_CHECKING:
-    from quorate.pipeline.caller import Ask, Question
+    from quorate.pipeline.caller import Ask, Question, Reply
     from quorate.state.store import Store
 
 TRIES = 3
@@ -91,19 +91,20 @@ def ask_operator(store: Store) -> Ask | None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
 
-    async def ask(question: Question) -> str | None:
+    async def ask(question: Question) -> Reply:
+        from quorate.pipeline.caller import Reply, ReplyKind
         from quorate.state.passphrase import Passphrase
 
         print(f"\n{question.text}", file=sys.stderr)
         answer = await asyncio.to_thread(_line)
         if answer == question.wanted and await Passphrase(store).is_set():
             await prove_operator(store)
-        return answer
+        return Reply(ReplyKind.DECLINED if answer is None else ReplyKind.TYPED, answer or "", at_terminal=True)
 
     return ask
 
 
-async def decline_to_wait(_: Question) -> str | None:
+async def decline_to_wait(_: Question) -> Reply:
     """An asker for a call that nobody can approve later either."""
     raise TimeoutError
 

@@ -181,6 +181,8 @@ class Plan:
     """The number of that call. What was done before it stays done, and the other plan does not repeat it."""
     risk: Risk | None = None
     """Where the plan has a higher risk than its operation, and no call of the API shows it."""
+    about: tuple[Target, ...] = ()
+    """What a person would call its targets, where the targets of the calls do not show it: guests of a run."""
 
     def lanes(self, steps: Sequence[T]) -> list[Sequence[T]]:
         """The steps of an independent plan after the first ones, by target: each lane runs in order."""

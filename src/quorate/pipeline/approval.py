@@ -5,19 +5,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from quorate.config import Approval as Mode
 from quorate.hints import NAMED, Advice, CalledTool, Sentence
 from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
-from quorate.pipeline.caller import Caller, Exchange, Question
+from quorate.pipeline.caller import Caller, Exchange, Question, Reply, ReplyKind
 from quorate.problems import Conflict, Problem, ProblemCode, Refused
 from quorate.state.approvals import DRY_RUN, Approval, Approvals, Request, State
 from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
 
 if TYPE_CHECKING:
+    from quorate.operations.plan import Plan
     from quorate.pipeline.approval_request import ApprovalRequest  # a call that reads does without it
+
+
+READING_SECONDS = 2.0
+"""How long a person takes at least to see a question and decline it. A faster refusal is the client's own."""
+ONE_APPROVAL = "One approval covers the whole call; a smaller call or another tool that does the same part asks again"
+"""Whether splitting the call helps, which assistants try otherwise."""
 
 
 class ApprovalPending(Problem):
@@ -84,10 +91,10 @@ class Approver:
             return self._switched_off
         row = request.as_row(exchange.caller, backend.name, await request.identity(backend))
         if self.mode is Mode.TOKEN:
-            return await self._redeem_token(row, token)
+            return await self._redeem_token(row, token, request.change)
         answered = await self._obtain_answer(row, request, exchange, seconds)
         now = await request.identity(backend)  # the person took their time: the target may have changed
-        used = await self.approvals.use(answered.id, row.caller, row.digest, now)
+        used = await self.approvals.use(answered.id, row.caller, row.digest, now, request.change)
         if not used:
             raise Conflict(
                 f"The approval {answered.id} cannot be used: {used}",
@@ -112,22 +119,31 @@ class Approver:
     def _switched_off(self) -> ApprovalGrant:
         return ApprovalGrant("none", by=self.settings().opted_in or "the operator, who switched approvals off")
 
+    def announces(self, risk: Risk, plan: Plan) -> bool:
+        """Whether a dry run says something about approval."""
+        return self.needed(risk) and bool(plan.calls) and self.mode is not Mode.NONE
+
     async def announce(self, request: ApprovalRequest, backend: Backend, caller: Caller) -> dict[str, Any]:
         """Facts for the result of a dry run: how approval works, or in token mode the token, shown once."""
-        if not self.needed(request.risk) or not request.plan.calls or self.mode is Mode.NONE:
+        if not self.announces(request.risk, request.plan):
             return {}
+        denial = await self.approvals.last_denial(request.targets)
+        before = {"denied_before": denial.describe("A person")} if denial else {}
         if self.mode is Mode.ASK:
-            return {"approval": "A person will be asked before it is done"}
+            word = request.word(backend.name)
+            asked = f"A person will be asked before it is done, and types {word} to approve. {ONE_APPROVAL}"
+            return {**before, "approval": asked}
         identity = await request.identity(backend)
         row = await self.approvals.ask(request.as_row(caller, backend.name, identity))
         if row.state is State.PENDING:
             row = await self.approvals.answer(row.id, True, DRY_RUN)
         return {
+            **before,
             "plan_token": row.id,
             "next": Advice("Read the plan; to do exactly this, call again with this {plan_token}", plan_token=NAMED),
         }
 
-    async def _redeem_token(self, request: Request, token: str | None) -> ApprovalGrant:
+    async def _redeem_token(self, request: Request, token: str | None, change: str) -> ApprovalGrant:
         if token is None:
             raise Refused(
                 Sentence("{tool} needs the plan token of its dry run", tool=CalledTool(request.tool)),
@@ -138,7 +154,7 @@ class Approver:
                     plan_token=NAMED,
                 ),
             )
-        used = await self.approvals.use(token, request.caller, request.digest, request.identity)
+        used = await self.approvals.use(token, request.caller, request.digest, request.identity, change)
         if not used:
             raise Refused(
                 f"The plan token is not valid for this call: {used}",
@@ -152,18 +168,24 @@ class Approver:
         self, asked: Request, request: ApprovalRequest, exchange: Exchange, seconds: float
     ) -> Approval:
         """The approval, once granted."""
-        row = await self.approvals.ask(asked)
+        row, unanswered = await self.approvals.ask(asked), ""
+        if row.state is State.PENDING and exchange.ask is not None:
+            row, unanswered = await self._put_to_person(row, request, exchange, seconds)
+        elif row.state is State.PENDING:
+            row = await self._wait(row, exchange, seconds)
         if row.state is State.PENDING:
-            row = await (
-                self._put_to_person(row, request, exchange) if exchange.ask else self._wait(row, exchange, seconds)
+            raise await self._pending(row, unanswered)
+        if row.state not in (State.APPROVED, State.DENIED):
+            raise Conflict(
+                f"{request.summary}: the request {row.id} is closed ({row.standing})",
+                next_step="Nothing was done by this call; if it is still needed, call again to ask again",
             )
-        if row.state is State.PENDING:
-            raise _pending(row, self.settings(), provable=await self.passphrase.is_set())
-        if row.state is not State.APPROVED:
+        if row.state is State.DENIED:
             raise Refused(
-                f"{request.summary}: {row.state} by {row.answered_by or 'nobody'}",
+                f"{request.summary}: denied by {row.answered_by or 'nobody'}",
                 why=row.reason or "",
-                next_step="Nothing was done. Do not try again unless the person asks for it",
+                next_step="Nothing was done. Do not try again unless the person asks for it; smaller calls or another "
+                "tool for the same would be asked about, too",
             )
         return row
 
@@ -174,28 +196,65 @@ class Approver:
             await exchange.report(0.0, 100.0, f"Waiting for an operator, who can {self.settings().ways(row.id)}")
         return await self.approvals.wait(row.id, seconds) or row
 
-    async def _put_to_person(self, row: Approval, request: ApprovalRequest, exchange: Exchange) -> Approval:
+    async def _put_to_person(
+        self, row: Approval, request: ApprovalRequest, exchange: Exchange, seconds: float
+    ) -> tuple[Approval, str]:
+        """The request after the person at the client was asked and, if it is still pending, why.
+
+        If nobody can have seen the question, the call waits for an operator, as it does for a client that cannot ask.
+        """
         assert exchange.ask is not None
-        question = request.question(row)
+        begun = self.approvals.clock.time()
+        question = request.question(row, begun)
         try:
-            typed = await exchange.ask(question)
+            reply = await exchange.ask(question)
         except TimeoutError:
-            return row
-        if typed is not None and typed.strip() != question.wanted:
-            raise Refused(
-                f"{row.summary}: not done, because something other than {question.wanted!r} was typed",
-                next_step="If it was a typo, call again and the person is asked again",
-            )
-        return await self.approvals.answer(row.id, typed is not None, f"the person at {exchange.caller.client}")
+            return await self._wait(row, exchange, 0.0), ""
+        match reply.kind:
+            case ReplyKind.TYPED if reply.typed.strip() == question.wanted:
+                return await self._answer(row, exchange, approve=True), ""
+            case ReplyKind.TYPED:
+                self._refuse_mistyped(row)
+            case ReplyKind.UNREADABLE:
+                seconds, unanswered = 0.0, "The client's answer to the question is malformed, so it counts as none"
+            case ReplyKind.NOT_SHOWN:
+                unanswered = "The client could not show the question to anyone"
+            case ReplyKind.DECLINED if self._by_person(reply, begun):
+                return await self._answer(row, exchange, approve=False), ""
+            case ReplyKind.DISMISSED if self._by_person(reply, begun):
+                seconds, unanswered = 0.0, "The question was closed without an answer"
+            case _:
+                unanswered = "The client refused before anyone can have read the question, so that counts as no answer"
+        return await self._wait(row, exchange, seconds), unanswered
 
+    def _by_person(self, reply: Reply, begun: float) -> bool:
+        """Whether a person can have given it: they had the time to read the question."""
+        asked = begun if reply.asked is None else reply.asked
+        return reply.at_terminal or self.approvals.clock.time() - asked >= READING_SECONDS
 
-def _pending(row: Approval, settings: ApprovalSettings, *, provable: bool) -> ApprovalPending:
-    first = "" if provable else f"first sets a passphrase with `{settings.command(SET_PASSPHRASE)}`, and then "
-    return ApprovalPending(
-        f"{row.summary}: waits for an operator's approval {row.id}",
-        why="Nothing destructive happens at an assistant's request alone",
-        next_step=(
-            f"Nothing was done. The operator {first}can {settings.ways(row.id)}; then repeat exactly the same call"
-        ),
-        facts={"approval": row.id},
-    )
+    async def _answer(self, row: Approval, exchange: Exchange, *, approve: bool) -> Approval:
+        return await self.approvals.answer(row.id, approve, f"the person at {exchange.caller.client}")
+
+    def _refuse_mistyped(self, row: Approval) -> NoReturn:
+        raise Refused(
+            f"{row.summary}: not done, because something other than {row.word!r} was typed",
+            next_step=f"To approve it, the person types exactly {row.word}. Call again and they are asked again, or "
+            f"the operator can {self.settings().ways(row.id)}",
+            facts={"approval": row.id},
+        )
+
+    async def _pending(self, row: Approval, unanswered: str) -> ApprovalPending:
+        """`unanswered`: why what the client sent back is not an answer."""
+        settings = self.settings()
+        provable = await self.passphrase.is_set()
+        first = "" if provable else f"first sets a passphrase with `{settings.command(SET_PASSPHRASE)}`, and then "
+        before = f"{row.denial.describe('A person')}. " if row.denial else ""
+        return ApprovalPending(
+            f"{before}{row.summary}: waits for an operator's approval {row.id}",
+            why=". ".join(filter(None, (unanswered, "Nothing destructive happens at an assistant's request alone"))),
+            next_step=(
+                f"Nothing was done. The operator {first}can {settings.ways(row.id)}; then repeat exactly the same "
+                f"call. {ONE_APPROVAL}"
+            ),
+            facts={"approval": row.id},
+        )

@@ -35,6 +35,10 @@ class ApprovalRequest:
     remarks: tuple[Remark, ...] = ()
     """What else the person should know, without secrets."""
     differences: tuple[Difference, ...] = ()
+    targets: tuple[str, ...] = ()
+    """What it is about, to find earlier answers: `target_keys`."""
+    change: str = ""
+    """The id of the journal entry that will use the approval."""
 
     def as_row(self, caller: Caller, cluster: str, identity: str) -> Request:
         who = _caller_key(caller)
@@ -50,14 +54,18 @@ class ApprovalRequest:
             self.summary,
             self.lines,
             self.remarks,
-            confirmation_word(self.plan),
+            self.word(cluster),
             self.differences,
+            self.targets,
         )
 
-    def question(self, row: Approval) -> Question:
+    def word(self, site: str) -> str:
+        """What a person types to approve."""
+        return confirmation_word(self.plan, site)
+
+    def question(self, row: Approval, now: float) -> Question:
         """The question for the person at the client."""
-        word = confirmation_word(self.plan)
-        return Question(row.id, question(row, word), word)
+        return Question(row.id, question(row), row.word, asked=now)
 
     async def identity(self, backend: Backend) -> str:
         """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""

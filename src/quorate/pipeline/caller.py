@@ -112,13 +112,37 @@ class Question:
     """What the person types to approve, such as the guest's name."""
     ways: str = ""
     """How an operator answers instead."""
+    asked: float = 0.0
+    """When it was asked, for an answer that comes with a second call."""
 
 
-Ask = Callable[[Question], Awaitable[str | None]]
-"""Asks the person and returns what they typed, or None if they declined.
+class ReplyKind(Enum):
+    """What a client sent back for a question."""
 
-Raises AnswerLater if the answer comes with a second call, and TimeoutError if nobody answers.
-"""
+    TYPED = "typed"
+    DECLINED = "declined"
+    DISMISSED = "dismissed"
+    """Closed without a choice."""
+    UNREADABLE = "unreadable"
+    """Not an answer that the protocol knows."""
+    NOT_SHOWN = "not shown"
+    """The client says that it cannot ask anyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back for a question. Whether a person gave it is for the pipeline to decide."""
+
+    kind: ReplyKind
+    typed: str = ""
+    asked: float | None = None
+    """When the question was asked, if that was in an earlier call."""
+    at_terminal: bool = False
+    """It was typed at a terminal, after the question appeared: a person gave it, however fast."""
+
+
+Ask = Callable[[Question], Awaitable[Reply]]
+"""Asks the person. Raises AnswerLater if the answer comes with a second call, and TimeoutError if nobody answers."""
 
 
 class AnswerLater(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from quorate.pipeline.question import (
     refuse_unreadable,
     runs_code,
     step_line,
+    target_keys,
     targets_of,
 )
 from quorate.pipeline.record import JournaledSteps, Record
@@ -41,6 +42,7 @@ from quorate.pipeline.step import Step
 from quorate.problems import Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import guests_in
+from quorate.pve.subjects import Subject
 from quorate.pve.tasks import Report
 from quorate.state.outcomes import Outcome, StepState
 from quorate.state.trail import AuditUnwritable
@@ -72,6 +74,8 @@ class ChangeRun:
             approval=self._approver.default_note,
             unrecorded=operation.unrecorded,
         )
+        self._granted = False
+        """Whether an approval is used for it."""
         self._blank: Callable[[str], str] = str
         """The operator's trail has PVE's words as they are; the caller's result has none about hidden guests."""
         # Until the site is known, where there are several:
@@ -86,8 +90,8 @@ class ChangeRun:
             self._record.fail(problem)
             unrecordable = isinstance(problem, AuditUnwritable)
             raise self._blank_problem(problem) from None
-        except AnswerLater:
-            self._record.wait_for_approval()
+        except AnswerLater as later:
+            self._record.wait_for_approval(later.question.id)
             raise
         finally:
             with suppress(AuditUnwritable) if unrecordable else nullcontext():  # the caller knows already
@@ -142,7 +146,7 @@ class ChangeRun:
             record.outcome = Outcome.DRY_RUN
             lost = await losses(backend, plan) if risk is Risk.DESTROY else []
             facts = self._sanitizer.sanitize(responses.dry_run(plan, checked, lost, str(verdict.passing or "")))
-            return Result(facts | await self._approver.announce(request, backend, self._call.caller), record.outcome)
+            return Result(await self._announce(site, request) | facts, record.outcome)
         if not plan.calls:
             record.outcome = Outcome.NOTHING
             facts = self._sanitizer.sanitize(responses.nothing_to_do(plan))
@@ -207,7 +211,9 @@ class ChangeRun:
             for call, line in ((call, self._line(call, risk)) for call in plan.calls)
         )
         summary = one_line(self._sanitizer.sanitize(plan.summary))
-        return ApprovalRequest(self._record.tool, risk, self._record.arguments, plan, lines, summary)
+        return ApprovalRequest(
+            self._record.tool, risk, self._record.arguments, plan, lines, summary, change=self._entry.id
+        )
 
     def _line(self, step: Call | Action, risk: Risk) -> str:
         text = step_line(step, risk)
@@ -228,8 +234,19 @@ class ChangeRun:
         except Problem as problem:
             self._record.refuse_unapproved(str(problem.facts.get("approval", "")))
             raise
-        self._record.approval = str(grant)
+        self._record.approval, self._granted = str(grant), True
         return grant
+
+    async def _announce(self, site: Site, request: ApprovalRequest) -> dict[str, Any]:
+        """What a dry run says about approval."""
+        if not self._approver.announces(request.risk, request.plan):
+            return {}
+        reach = await reach_of(self._pipeline.sites, site, request.plan)
+        request = replace(request, targets=_target_keys(request.plan, reach))
+        facts = await self._approver.announce(request, site.backend, self._call.caller)
+        if before := facts.get("denied_before"):  # the operator's own words
+            facts["denied_before"] = self._blank(self._sanitizer.sanitize(before))
+        return facts
 
     async def _with_briefing(self, site: Site, request: ApprovalRequest) -> ApprovalRequest:
         """Add everything that the person has to know. Refuse if it is more than anyone would read."""
@@ -248,6 +265,7 @@ class ChangeRun:
             request,
             remarks=tuple(replace(one, text=self._sanitizer.sanitize(one.text)) for one in remarks),
             differences=tuple(Difference(*map(self._sanitizer.sanitize, one)) for one in changed),
+            targets=_target_keys(request.plan, reach),
         )
         refuse_unreadable(request.summary, (*map(str, request.remarks), *request.lines))
         return request
@@ -343,13 +361,23 @@ class ChangeRun:
     async def _write(self, seconds: float) -> None:
         record, now = self._record, self._clock.time()
         if not self._entry.begun:
-            await self._journal.record(self._sanitizer.journal_line(record.entry(now=now, seconds=seconds)))
+            entry = self._sanitizer.journal_line(record.entry(now=now, seconds=seconds))
+            await self._journal.record(entry, change=self._entry.id if self._granted else "")
             return
         closing = self._sanitizer.journal_line(record.closing(now=now, seconds=seconds))
         try:
             await self._entry.close(closing, final=record.is_final)
         except AuditUnwritable as problem:
             raise _outcome_unwritable(record, problem) from None
+
+
+def _target_keys(plan: Plan, reach: Sequence[tuple[Backend, Sequence[Subject]]]) -> tuple[str, ...]:
+    keys = (
+        key
+        for (place, subjects), (_, part) in zip(reach, plan.parts(), strict=True)
+        for key in target_keys(place.name, part, subjects)
+    )
+    return tuple(dict.fromkeys(keys))
 
 
 def release(backend: Backend, plan: Plan) -> None:

@@ -85,18 +85,56 @@ def _render(name: str, text: str) -> str:
     return shorten(text, LONGEST_VALUE) if name in FREE_TEXT else text
 
 
-def confirmation_word(plan: Plan) -> str:
-    """What the person types: the name of the only target, or the number of steps."""
-    names = {target.name if _is_a_word(target.name) else target.id for target in targets_of(plan)}
-    return names.pop() if len(names) == 1 else f"yes to {len(plan.calls)} steps"
+def confirmation_word(plan: Plan, site: str) -> str:
+    """What the person types: the name of the only target, or the number of targets.
+
+    Steps without a target are about the site as a whole.
+    """
+    targets = {
+        (where.name if where else site, "guest" if target.kind in GUESTS else target.kind, target.id): target
+        for where, part in ([(None, plan)] if plan.about else plan.parts())
+        for target in plan.about or targets_of(part)
+    }
+    nameless = set() if plan.about else {call.summary for call in plan.calls if call.target is None}
+    if not targets and len(nameless) <= 1:
+        return site
+    if len(targets) == 1 and not nameless:
+        return _typeable_name(*targets.values())
+    kinds = {kind for _, kind, _ in targets}
+    return f"{len(targets) + len(nameless)} {'targets' if nameless or len(kinds) > 1 else f'{kinds.pop()}s'}"
 
 
-def question(row: Approval, word: str) -> str:
+def _typeable_name(target: Target) -> str:
+    name = target.name or target.id
+    if target.kind == "api":
+        name = name.rstrip("/").rpartition("/")[2]  # the object's own name: /cluster/backup/nightly
+    return name if _is_a_word(name) else target.id
+
+
+def target_keys(place: str, plan: Plan, subjects: Iterable[Subject]) -> Iterator[str]:
+    """What the calls are about, whichever tool makes them: guests, hosts, and stored objects by their path."""
+    for subject in subjects:
+        if subject.kind == GUEST and not subject.secret:
+            yield f"{place}: guest {subject.id}"
+    yield from (f"{place}: guest {one.id}" for one in plan.about if one.kind in GUESTS)
+    for step in plan.calls:
+        target = step.target
+        if target is not None and target.kind in GUESTS:
+            yield f"{place}: guest {target.id}"
+        elif isinstance(step, Call):
+            new = step.method == "POST" and target is not None and target.kind not in ("api", "node", "storage")
+            yield f"{place}: {step.path}/{target.id}" if new and target is not None else f"{place}: {step.path}"
+        elif target is not None:
+            yield f"{place}: {target}"
+
+
+def question(row: Approval) -> str:
     parts = [
+        [row.reminder] if row.reminder else [],
         [row.summary],
         [f"- {line}" for line in row.remarks],
         [f"Cluster: {row.cluster}", *row.plan],
-        [f"Type {word} to approve."],
+        [f"Type {row.word} to approve."],
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from quorate.problems import Conflict, NotFound, Refused
+from quorate.quantity import moment
 from quorate.state.canonical import canonical
 from quorate.state.ids import new_id, normalize_id
 from quorate.state.store import Row, Store
@@ -24,6 +25,8 @@ PENDING_SECONDS = 15 * 60.0
 APPROVED_SECONDS = 10 * 60.0
 """How long an approved request may be used, from the answer on."""
 KEPT_SECONDS = 30 * 24 * 3600.0
+REMEMBERED_SECONDS = 24 * 3600.0
+"""How long a denial is shown with later requests for the same target."""
 MOST_PENDING = 50
 """Open requests of one caller; more would hide the one that matters."""
 POLL_SECONDS = (0.25, 0.5, 1.0)
@@ -111,6 +114,26 @@ class Request:
     """What a person types to approve, such as the guest's name."""
     differences: tuple[tuple[str, str, str], ...] = ()
     """What is changed, its current value and the new one."""
+    targets: tuple[str, ...] = ()
+    """What it acts on, whichever tool and arguments are used: `prod: guest 108`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """An earlier answer about the same target."""
+
+    summary: str
+    by: str
+    age: float
+    """Seconds since then."""
+    reason: str | None = None
+
+    def describe(self, who: str) -> str:
+        """`who` is how the reader calls the person: "You" for the operator.
+
+        Other callers read this, too, so it does not name what else the request was about.
+        """
+        return f"{who} denied this {_ago(self.age)}" + (f": {self.reason}" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +156,44 @@ class Approval:
     remarks: tuple[Remark, ...] = ()
     word: str = ""
     differences: tuple[tuple[str, str, str], ...] = ()
+    targets: tuple[str, ...] = ()
+    change_id: str = ""
+    """The change in the journal that used it."""
+    outcome: str = ""
+    """How that change ended, as the journal says; empty while it runs."""
+    ended: float | None = None
+    denial: Denial | None = None
+    """The last denial for one of its targets, while it waits for an answer."""
+
+    @property
+    def reminder(self) -> str:
+        """What the operator reads first, if they denied this before."""
+        if self.denial is None:
+            return ""
+        return f"{self.denial.describe('You')} (the request was: {self.denial.summary}; answered by {self.denial.by})"
+
+    @property
+    def history(self) -> str:
+        """What happened to it, with names and times."""
+        if self.state is State.PENDING or self.answered_at is None:
+            return f"{_sentence(self.standing)}."
+        answer = "denied" if self.state is State.DENIED else "approved"
+        reason = f": {self.reason}" if self.reason and self.reason != TARGET_CHANGED else ""
+        text = f"{_sentence(answer)} by {self.answered_by} {moment(self.answered_at)}{reason}."
+        match self.state:
+            case State.APPROVED:
+                return f"{text} Not carried out yet: the caller has to repeat the call by {moment(self.expires)}."
+            case State.USED if self.outcome and self.ended is not None:
+                return f"{text} {_sentence(self.outcome)} {moment(self.ended)}."
+            case State.USED:
+                return f"{text} No outcome is recorded yet." if self.change_id else f"{text} Used."
+            case State.EXPIRED:
+                return f"{text} {f'Void: {TARGET_CHANGED}' if self.is_void else 'Expired unused'}."
+        return text
+
+    @property
+    def is_void(self) -> bool:
+        return self.state is State.EXPIRED and self.reason == TARGET_CHANGED
 
     @property
     def standing(self) -> str:
@@ -144,11 +205,12 @@ class Approval:
             case State.APPROVED:
                 return "plan token of a dry run, not used yet" if by_token else "approved, not used yet"
             case State.USED:
-                return "plan token, used" if by_token else "approved and used"
+                ending = self.outcome or ("no outcome yet" if self.change_id else "used")
+                return f"{'plan token' if by_token else 'approved'}, {ending}"
             case State.DENIED:
                 return "denied"
-        if self.reason == TARGET_CHANGED:
-            return f"void: {self.reason}"
+        if self.is_void:
+            return f"void: {TARGET_CHANGED}"
         if by_token:
             return "plan token, expired unused"
         return "approved, expired unused" if self.answered_by else "expired unanswered"
@@ -166,7 +228,7 @@ class Approvals:
         self, store: Store, *, pending_seconds: float = PENDING_SECONDS, approved_seconds: float = APPROVED_SECONDS
     ) -> None:
         self._store = store
-        self._clock = store.clock
+        self.clock = self._clock = store.clock
         self._pending_seconds = pending_seconds
         self._approved_seconds = approved_seconds
 
@@ -197,11 +259,11 @@ class Approvals:
             digest,
             self._clock.time(),
         )
-        return self._approval(rows[0]) if rows else None
+        return (await self._with_denials(rows))[0] if rows else None
 
     async def get(self, id: str) -> Approval | None:
         rows = await self._store.fetch("SELECT * FROM quorate_approvals WHERE id = $1", normalize_id(id))
-        return self._approval(rows[0]) if rows else None
+        return (await self._with_denials(rows))[0] if rows else None
 
     async def list(self, states: Collection[State] = (State.PENDING,), limit: int = 50) -> list[Approval]:
         """Newest first. Read-only: a request may have expired since its state was stored."""
@@ -219,7 +281,11 @@ class Approvals:
             now - KEPT_SECONDS,
             *(state.value for state in states),
         )
-        return [self._approval(row) for row in rows]
+        return [*await self._with_denials(rows)]
+
+    async def last_denial(self, targets: Collection[str]) -> Denial | None:
+        """The last time that someone denied a request for one of these targets, whatever it was."""
+        return self._denial_of(targets, await self._recent_denials()) if targets else None
 
     async def pending(self, clusters: frozenset[str] | None = None) -> int:
         """How many wait for an answer, in these clusters or in all. Read-only, so it can be polled."""
@@ -255,11 +321,11 @@ class Approvals:
             )
         return found
 
-    async def use(self, id: str, caller: str, digest: str, identity: str) -> Use:
-        """Use an approval. Only one of all attempts gets Use.OK; the others get the reason."""
+    async def use(self, id: str, caller: str, digest: str, identity: str, change: str = "") -> Use:
+        """Use an approval for a change. Only one of all attempts gets Use.OK; the others get the reason."""
         key, now = normalize_id(id), self._clock.time()
         used = await self._store.execute(
-            """UPDATE quorate_approvals SET state = 'used'
+            """UPDATE quorate_approvals SET state = 'used', change_id = $6
                 WHERE id = $1 AND caller = $2 AND digest = $3 AND identity = $4
                 AND state = 'approved' AND expires > $5""",
             key,
@@ -267,6 +333,7 @@ class Approvals:
             digest,
             identity,
             now,
+            change,
         )
         if used:
             return Use.OK
@@ -280,6 +347,15 @@ class Approvals:
         if found.state is State.APPROVED:  # with the same identity: it was answered just now
             return Use.OTHER_IDENTITY if found.identity != identity else Use.PENDING
         return Use[found.state.name]
+
+    async def record_outcome(self, change: str, outcome: str) -> None:
+        """How the change that used an approval ended, as the journal says; most changes used none."""
+        await self._store.execute(
+            "UPDATE quorate_approvals SET outcome = $1, ended = $2 WHERE change_id = $3",
+            outcome,
+            self._clock.time(),
+            change,
+        )
 
     async def wait(self, id: str, seconds: float) -> Approval | None:
         """The approval once it is answered, or as it is when the time is up."""
@@ -298,8 +374,8 @@ class Approvals:
         inserted = await self._store.execute(
             """INSERT INTO quorate_approvals
                 (id, created, expires, caller, cluster, tool, risk, digest, identity, summary, plan, remarks, word,
-                differences, state)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 'pending')
+                differences, targets, state)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'pending')
                 ON CONFLICT DO NOTHING""",
             key,
             now,
@@ -315,6 +391,7 @@ class Approvals:
             json.dumps([[one.kind, one.text] for one in request.remarks]),
             request.word,
             json.dumps(request.differences),
+            json.dumps(request.targets),
         )
         return await self.get(key) if inserted else None
 
@@ -348,6 +425,32 @@ class Approvals:
                 next_step="Wait until some are answered or have expired",
             )
 
+    async def _with_denials(self, rows: Collection[Row]) -> tuple[Approval, ...]:
+        """The approvals; a pending one with the denial, which may be newer than the request."""
+        found = tuple(self._approval(row) for row in rows)
+        if not any(one.state is State.PENDING and one.targets for one in found):
+            return found
+        denied = await self._recent_denials()
+        return tuple(
+            replace(one, denial=self._denial_of(one.targets, denied)) if one.state is State.PENDING else one
+            for one in found
+        )
+
+    async def _recent_denials(self) -> tuple[Approval, ...]:
+        """Newest first."""
+        rows = await self._store.fetch(
+            """SELECT * FROM quorate_approvals WHERE state = 'denied' AND answered_at > $1
+                ORDER BY answered_at DESC""",
+            self._clock.time() - REMEMBERED_SECONDS,
+        )
+        return tuple(self._approval(row) for row in rows)
+
+    def _denial_of(self, targets: Collection[str], denied: Collection[Approval]) -> Denial | None:
+        row = next((one for one in denied if not set(targets).isdisjoint(one.targets)), None)
+        if row is None or row.answered_at is None:
+            return None
+        return Denial(row.summary, row.answered_by or "nobody", self._clock.time() - row.answered_at, row.reason)
+
     def _approval(self, row: Row) -> Approval:
         state = State(row["state"])
         if state in OPEN and row["expires"] <= self._clock.time():
@@ -356,8 +459,21 @@ class Approvals:
             "plan": tuple(json.loads(row["plan"])),
             "remarks": tuple(_remark(one) for one in json.loads(row["remarks"])),
             "differences": tuple(tuple(one) for one in json.loads(row["differences"])),
+            "targets": tuple(json.loads(row["targets"])),
         }
         return Approval(**{**row, "state": state, **lists})
+
+
+def _ago(seconds: float) -> str:
+    for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {name}{'s' if count > 1 else ''} ago"
+    return "less than a minute ago"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _remark(stored: str | list[str]) -> Remark:

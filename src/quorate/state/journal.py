@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.problems import Problem
+from quorate.state.approvals import Approvals
 from quorate.state.entries import CHANGE, INTENT, OUTCOME, PHASE, PLAN, STEP, Folding
 from quorate.state.freeze import Freeze
+from quorate.state.outcomes import Outcome
 from quorate.state.store import StateUnavailable, Store
 from quorate.state.tally import Counted, Reservation, Tally
 from quorate.state.trail import AuditTrail, AuditUnwritable, seconds_of
@@ -44,6 +46,7 @@ class Journal:
         self.freeze = Freeze(store)
         self.tally = Tally(store, self._destroyed_since, self._is_over)
         self._store = store
+        self._approvals = Approvals(store)
         self._owner = f"{secrets.randbits(62):016x}"
         self._owed: dict[str, tuple[dict[str, Any], bool]] = {}
         """Outcomes that could not be written when they were known."""
@@ -53,9 +56,11 @@ class Journal:
     async def ensure_writable(self) -> None:
         await self.trail.ensure_writable()
 
-    async def record(self, entry: Mapping[str, Any]) -> None:
-        """One record for what changes nothing: a dry run, a refusal."""
+    async def record(self, entry: Mapping[str, Any], change: str = "") -> None:
+        """One record for what changes nothing: a dry run, a refusal. `change`: under which it used an approval."""
         await self.trail.record(entry)
+        if change:
+            await self._show_outcome(change, entry)
 
     def change(self, id: str | None = None) -> Change:
         """A change that is about to begin. A run chooses the id itself, so that it can look for the entry later."""
@@ -133,6 +138,7 @@ class Journal:
         except AuditUnwritable:
             self._owed[change] = (line, final)
             raise
+        await self._show_outcome(change, line)
         await self._forget(change, final)
 
     async def settle_debts(self) -> None:
@@ -140,6 +146,7 @@ class Journal:
         for change, (line, final) in list(self._owed.items()):
             await self.trail.record(line)
             self._owed.pop(change, None)
+            await self._show_outcome(change, line)
             await self._forget(change, final)
 
     async def finish(self) -> None:
@@ -199,6 +206,11 @@ class Journal:
             )
         )
 
+    async def _show_outcome(self, change: str, line: Mapping[str, Any]) -> None:
+        """Show it with the approval. If the store is unavailable, it is shown when the change is forgotten."""
+        with suppress(StateUnavailable):
+            await self._approvals.record_outcome(change, str(line.get("outcome", "")))
+
     async def _forget(self, change: str, final: bool) -> None:
         """If the store is unavailable, the row stays until someone finds that the change is closed."""
         with suppress(StateUnavailable):
@@ -219,10 +231,12 @@ class Journal:
                 continue
             wanted.discard(entry[CHANGE])
             if entry.get("final", False):
+                await self._show_outcome(entry[CHANGE], entry)
                 await self._forget(entry[CHANGE], final=True)
             else:
                 found.append(UnfinishedChange(entry[CHANGE], entry))
         for change in wanted:  # its process died before the intent was written, so nothing was sent
+            await self._show_outcome(change, {"outcome": Outcome.NOT_DONE.value})
             await self._forget(change, final=True)
         return found[::-1]
 

@@ -179,6 +179,13 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
             entry TEXT NOT NULL
         )""",
     ),
+    # What a request acts on, so that a denial is remembered; the change that used an approval, and how that ended.
+    (
+        "ALTER TABLE quorate_approvals ADD COLUMN targets TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE quorate_approvals ADD COLUMN change_id TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE quorate_approvals ADD COLUMN outcome TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE quorate_approvals ADD COLUMN ended DOUBLE PRECISION",
+    ),
 )
 NEWEST = len(_VERSIONS)
 

@@ -60,6 +60,8 @@ class Filters:
     caller: str | None = None
     """Matches subject, client or transport."""
     cluster: str | None = None
+    approval: str | None = None
+    """The id of an approval: the calls that waited for it, and the change that used it."""
     target: str | None = None
     """Matches an argument, such as a vmid or the name of a guest, or a word of the plan or of the steps."""
     since: float | None = None
@@ -74,6 +76,7 @@ class Filters:
             and _fits(self.outcome, entry.get("outcome"))
             and _fits(self.caller, entry.get("caller"))
             and _fits(self.cluster, entry.get("cluster"))
+            and (self.approval is None or self.approval in str(entry.get("approval", "")).split())
             and (self.target is None or any(_fits(self.target, word) for word in _target_words(entry)))
             and self._in_time(entry.get("time"))
         )

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from mcp.server import ServerRequestContext
 from mcp.server.mcpserver import Context
-from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    JSONRPCResponse,
+)
+from pydantic import ValidationError
 
-from quorate.pipeline.caller import AnswerLater, Ask, Question
+from quorate.documents import Unreadable, read_json
+from quorate.pipeline.caller import AnswerLater, Ask, Question, Reply, ReplyKind
 
 ANSWER_WITH_NEXT_CALL = "2026-07-28"
 """From this version on, a question is the result of the call, which the client then repeats."""
 LONGEST_WAIT = 300.0
+_NO_ANSWER: dict[str, Any] = {"roots": []}
+"""Readable, but not as the answer to a question."""
+_KINDS = {"accept": ReplyKind.TYPED, "decline": ReplyKind.DECLINED, "cancel": ReplyKind.DISMISSED}
 
 
 def asker(context: Context[Any, Any] | None) -> Ask | None:
@@ -21,9 +38,8 @@ def asker(context: Context[Any, Any] | None) -> Ask | None:
         return None
     later = (context.protocol_version or "") >= ANSWER_WITH_NEXT_CALL
 
-    async def ask(question: Question) -> str | None:
-        result = _given_answer(context, question) if later else await _ask_now(context, question)
-        return None if result.action != "accept" else str((result.content or {}).get("typed", ""))
+    async def ask(question: Question) -> Reply:
+        return _read_answer(context, question) if later else await _ask_now(context, question)
 
     return ask
 
@@ -31,7 +47,50 @@ def asker(context: Context[Any, Any] | None) -> Ask | None:
 def input_required_result(later: AnswerLater) -> InputRequiredResult:
     question = later.question
     params = ElicitRequestFormParams(message=question.text, requested_schema=_form(question))
-    return InputRequiredResult(input_requests={question.id: ElicitRequest(params=params)}, request_state=question.id)
+    return InputRequiredResult(
+        input_requests={question.id: ElicitRequest(params=params)},
+        request_state=f"{question.id} {question.asked}",  # sealed, so a client cannot change it
+    )
+
+
+def read_malformed_answer(text: str | bytes) -> JSONRPCResponse | None:
+    """A malformed answer to a question, as one that the waiting call refuses at once: with an empty result.
+
+    None if the text is not an answer. Without this, the call would wait for what has already come.
+    """
+    try:
+        message = read_json(text)
+    except Unreadable:
+        return None
+    if not isinstance(message, dict) or "method" in message or not {"result", "error"} & message.keys():
+        return None
+    request = message.get("id")
+    if not isinstance(request, (int, str)) or isinstance(request, bool):
+        return None
+    return JSONRPCResponse(jsonrpc="2.0", id=request, result={})
+
+
+async def refuse_malformed_answers(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+    """Middleware of the SDK: a malformed answer that comes with a call reaches the call, which refuses it and says how
+    else to answer. The SDK would only say that the parameters are invalid."""
+    answers = (ctx.params or {}).get("inputResponses") if ctx.method == "tools/call" else None
+    if answers is None:
+        return await call_next(ctx)
+    if not isinstance(answers, Mapping):
+        raise MCPError(
+            code=INVALID_PARAMS,
+            message="inputResponses must be an object with one answer for each question; the question is still open",
+        )
+    readable = {key: one if _is_readable(one) else _NO_ANSWER for key, one in answers.items()}
+    return await call_next(replace(ctx, params={**(ctx.params or {}), "inputResponses": readable}))
+
+
+def _is_readable(answer: object) -> bool:
+    try:
+        ElicitResult.model_validate(answer, by_name=False)
+    except ValidationError:
+        return False
+    return True
 
 
 def _can_ask(context: Context[Any, Any]) -> bool:
@@ -41,18 +100,38 @@ def _can_ask(context: Context[Any, Any]) -> bool:
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
-def _given_answer(context: Context[Any, Any], question: Question) -> ElicitResult:
+def _read_answer(context: Context[Any, Any], question: Question) -> Reply:
     """The answer counts only for the question with its id; a new question has none yet."""
     answer = (context.input_responses or {}).get(question.id)
-    if not isinstance(answer, ElicitResult):
+    if answer is None:
         raise AnswerLater(question)
-    return answer
+    asked = _time_of(context.request_state or "", question)
+    return _reply(answer, asked) if isinstance(answer, ElicitResult) else Reply(ReplyKind.UNREADABLE, asked=asked)
 
 
-async def _ask_now(context: Context[Any, Any], question: Question) -> ElicitResult:
+def _time_of(state: str, question: Question) -> float | None:
+    """When the question was asked; None if the client did not return the state of exactly this question."""
+    key, _, time = state.partition(" ")
+    try:
+        asked = float(time)
+    except ValueError:
+        return None
+    return asked if key == question.id and math.isfinite(asked) else None
+
+
+async def _ask_now(context: Context[Any, Any], question: Question) -> Reply:
     async with asyncio.timeout(LONGEST_WAIT):
-        result: ElicitResult = await context.session.elicit_form(question.text, _form(question), context.request_id)
-        return result
+        try:
+            return _reply(await context.session.elicit_form(question.text, _form(question), context.request_id))
+        except ValidationError:
+            return Reply(ReplyKind.UNREADABLE)
+        except MCPError:
+            return Reply(ReplyKind.NOT_SHOWN)
+
+
+def _reply(answer: ElicitResult, asked: float | None = None) -> Reply:
+    typed = (answer.content or {}).get("typed")
+    return Reply(_KINDS[answer.action], "" if typed is None else str(typed), asked)
 
 
 def _form(question: Question) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sanitization import clean_text
 from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.surfaces import rendering
-from quorate.surfaces.elicitation import asker, input_required_result
+from quorate.surfaces.elicitation import asker, input_required_result, refuse_malformed_answers
 from quorate.surfaces.surface import Surface
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Server(MCPServer[Any]):
             extensions=[Apps()],  # views for clients that show them; their pages are read as resources
             **sdk,
         )
+        self.middleware.append(refuse_malformed_answers)
         self.completion()(self._complete)  # type: ignore[no-untyped-call]
 
     async def run_stdio_async(self) -> None:

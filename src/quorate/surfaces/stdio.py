@@ -21,6 +21,7 @@ from mcp.types import (
 
 from quorate.pipeline.arguments import DEEPEST
 from quorate.surfaces.early_handshake import Opening
+from quorate.surfaces.elicitation import read_malformed_answer
 from quorate.surfaces.handshake_cache import Questions
 from quorate.surfaces.lines import LONGEST_LINE
 
@@ -51,8 +52,11 @@ class MessageStream:
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                await self._answers.refuse_line()
-                continue
+                answer = read_malformed_answer(line)
+                if answer is None:
+                    await self._answers.refuse_line()
+                    continue
+                message = answer
             self._answers.note(message)
             return SessionMessage(message)
         raise anyio.EndOfStream

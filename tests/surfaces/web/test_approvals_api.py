@@ -62,7 +62,15 @@ async def test_what_a_person_approves_is_done_once(quorate):
     status, told = await answer(quorate, one, reason="go on")
     assert (status, told["state"], told["reason"]) == (200, "approved", "go on")
     assert told["answered_by"].startswith("the operator over HTTP, token person (")
+    assert "Not carried out yet" in told["history"]
     assert "result: done" in await asked(quorate)
+    used = (await quorate.get(f"/approvals/{one}", quorate.made["person"])).json()
+    assert (used["standing"], used["outcome"]) == ("approved, done", "done")
+    assert used["change_id"] == quorate.rig.audit()[-1]["change"]
+    assert re.fullmatch(ISO_TIME, used["ended"].replace(" ", "T"))
+    assert re.fullmatch(
+        r"Approved by the operator over HTTP, token person \(.*\) .*Z: go on\. Done .*Z\.", used["history"]
+    )
     await quorate.rig.facts("guest_power", guest=100, action="start")
     assert "waits for" in await asked(quorate)
 
@@ -88,6 +96,10 @@ async def test_what_a_person_denies_is_not_done(quorate):
     status, told = await answer(quorate, one, decision="deny", reason="not today")
     assert (status, told["state"]) == (200, "denied")
     assert "not today" in await asked(quorate)
+    async with quorate.client(quorate.made["model"]) as client:
+        await client.call_tool("guest_stop", {"guest": [100], "wait": 0})
+    (again,) = (await quorate.get("/approvals", quorate.made["person"])).json()["approvals"]
+    assert again["reminder"].startswith("You denied this less than a minute ago: not today")
 
 
 async def test_the_models_token_alone_answers_nothing(quorate):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,8 +11,10 @@ from mcp.types import ElicitResult
 
 from quorate.config import Approval
 from quorate.config.http import HttpSettings
+from quorate.state.approvals import Approvals
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import second_server, text_of
-from tests.rigs.web_server import LOOK, served, web
+from tests.rigs.web_server import LOOK, MCP_HEADERS, served, web
 
 pytestmark = pytest.mark.anyio
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -98,3 +102,36 @@ async def test_a_shared_state_means_no_sessions_unless_the_operator_says_otherwi
         async with served(quorate.rig, replace(HttpSettings(), sessions=True)) as sticky:
             assert (await sticky.post(body=LOOK)).status_code == 400
         store.shared = False
+
+
+@tries("a client's answer is malformed")
+@pytest.mark.parametrize(
+    "answer", [{"result": []}, {"result": {"action": "maybe"}}, {"result": None}, {"error": "no"}, {"result": "accept"}]
+)
+async def test_a_malformed_answer_is_refused_at_once_and_the_operator_can_still_answer(tmp_path, answer):
+    """In a session, the question is a request to the client; nothing may wait for an answer that has come."""
+    async with web(tmp_path, http=HttpSettings(sessions=True), approval=Approval.ASK) as quorate:
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"elicitation": {}},
+            "clientInfo": {"name": "test", "version": "1"},
+        }
+        begun = await quorate.post(body={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
+        session = {"mcp_session_id": begun.headers["mcp-session-id"], "mcp_protocol_version": "2025-11-25"}
+        await quorate.post(body={"jsonrpc": "2.0", "method": "notifications/initialized"}, **session)
+        params = {"name": "guest_stop", "arguments": {"guest": 100}}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        headers = {**MCP_HEADERS, **{name.replace("_", "-"): text for name, text in session.items()}}
+        async with asyncio.timeout(20), quorate.plain.stream("POST", "/mcp", json=call, headers=headers) as stream:
+            messages = (json.loads(line[6:]) async for line in stream.aiter_lines() if line.startswith("data: {"))
+            question = await anext(messages)
+            assert question["method"] == "elicitation/create"
+            sent = await quorate.post(body={"jsonrpc": "2.0", "id": question["id"], **answer}, **session)
+            assert sent.status_code == 202
+            done = await anext(messages)
+        (row,) = await Approvals(quorate.rig.app.store).list()
+        text = done["result"]["content"][0]["text"]
+        assert done["result"]["isError"]
+        assert f"quorate approvals approve {row.id}" in text
+        assert "malformed" in text
+        assert quorate.rig.sim.world.guests[100].status == "running"

@@ -284,6 +284,7 @@ class NewGuest:
             after=_read_back(pve, target) if self.read_back else None,
             otherwise=partial(replace(self, prepare=()).plan, pve) if vmid is None else None,
             contested=len(self.prepare),
+            about=(target,),
         )
 
 

@@ -162,6 +162,7 @@ async def run_control(
             **({"also_allows": allowed} if allowed else {}),
         },
         after=read_again,
+        about=(Target("run", found.id),),
     )
 
 

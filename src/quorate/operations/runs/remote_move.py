@@ -128,7 +128,8 @@ async def guest_remote_migrate(
     arrival = _room_check(found, destination, move)
     summary = f"Migrate {found} to {to}/{node} as {vmid}"
     call = guest_call(found, "POST", "remote_migrate", summary, **{**move, "target-endpoint": endpoint})
-    return Plan(summary, (arrival, call), facts={"storages": move["target-storage"], "bridges": move["target-bridge"]})
+    facts = {"storages": move["target-storage"], "bridges": move["target-bridge"]}
+    return Plan(summary, (arrival, call), facts=facts, about=(Target.of_guest(found),))
 
 
 def _mode(guest: Guest, *, running: bool) -> str:

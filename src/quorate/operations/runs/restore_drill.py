@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from quorate.operations import stored_volumes
 from quorate.operations.backup_proofs import ITEMS, KIND, PASSED
 from quorate.operations.backups.restore import backup_restore
 from quorate.operations.placement import next_vmid, pick_bridge
-from quorate.operations.plan import Call, Plan
+from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.operations.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
 from quorate.operations.runs.start import At, Outline, Window, number_lines, start_plan
@@ -90,6 +90,7 @@ async def run_restore_drill(
             "boot_seconds": boot_seconds,
         },
         lambda run: [bound for item in items for bound in _bounds(run, item, check)],
+        about=await _guests_of(pve, items),
         facts={
             "steps": number_lines(
                 [
@@ -129,6 +130,12 @@ async def _select_backups(
     if len(found) > MOST_BACKUPS:
         raise BadArgument(f"{len(found)} backups are too many for one run", next_step=f"Give at most {MOST_BACKUPS}")
     return found
+
+
+async def _guests_of(pve: Cluster, items: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
+    """The guests whose backups are proven; a guest that is gone has only its vmid."""
+    names = {row.vmid: row.name for row in await pve.inventory.guests()}
+    return tuple(Target(_kind(item), str(item["of"]), names.get(int(item["of"]), "")) for item in items)
 
 
 def _kind(item: Mapping[str, Any]) -> str:

@@ -118,6 +118,7 @@ async def run_rolling_update(
         },
         lambda _: _bounds(order, known, guests, [one.row for one in stuck], with_local_disks=with_local_disks),
         Target("node", order[0], node=order[0]),
+        tuple(Target("node", node, node=node) for node in order),
         facts={
             "steps": number_lines(lines),
             "commands": [UPDATE],

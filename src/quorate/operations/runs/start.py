@@ -68,6 +68,8 @@ class Outline:
     bounds: Callable[[str], Sequence[Bound]]
     """The bounds, given the id of the run, which is part of the names of what it creates."""
     target: Target | None = None
+    about: tuple[Target, ...] = ()
+    """What it is about, if not `target`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str | Wording, ...] = ()
     needs: tuple[Call, ...] = ()
@@ -116,6 +118,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
         warnings=outline.warnings,
         after=which_run if outline.elsewhere else None,  # facts of a single step are shown anyway
         risk=outline.risk,
+        about=outline.about or ((outline.target,) if outline.target else ()),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mcp.server.request_state import RequestStateSecurity
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.types import jsonrpc_message_adapter
 from prometheus_client.metrics_core import Metric
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -26,6 +27,7 @@ from quorate.state.freeze import Freeze
 from quorate.state.store import StateUnavailable, Store, shared_key
 from quorate.state.tokens import Tokens
 from quorate.state.trail import AuditTrail
+from quorate.surfaces.elicitation import read_malformed_answer
 from quorate.surfaces.server import Server
 from quorate.surfaces.web import metrics as prometheus
 from quorate.surfaces.web.approvals import PATH as APPROVALS_PATH
@@ -39,6 +41,7 @@ from quorate.surfaces.web.health import health_routes
 from quorate.surfaces.web.metrics import CallMetrics, Metrics, WatchMetrics
 from quorate.surfaces.web.origin_check import OriginCheck
 from quorate.surfaces.web.replies import NO_STORE
+from quorate.surfaces.web.request_body import replay_body
 from quorate.surfaces.web.resource_metadata import metadata_routes
 
 if TYPE_CHECKING:
@@ -115,9 +118,30 @@ def _mcp_route(server: Server, settings: HttpSettings, authenticator: Authentica
         # OriginCheck checks Host and Origin of every path.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    app = StreamableHTTPASGIApp(server.session_manager)
+    app = _with_readable_answers(StreamableHTTPASGIApp(server.session_manager))
     # Without sessions, a GET has nothing to listen to and a DELETE no session to end.
     return Route(MCP_PATH, authenticator.protect(app), methods=None if sessions else ["POST"])
+
+
+def _with_readable_answers(app: ASGIApp) -> ASGIApp:
+    """Pass a malformed answer to a question on as one that is refused at once; the SDK would drop it."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            body = (await receive()).get("body", b"")  # all of it: see Authenticator.admit
+            receive = replay_body(body if b'"method"' in body else _with_readable_answer(body), receive)
+        await app(scope, receive, send)
+
+    return serve
+
+
+def _with_readable_answer(body: bytes) -> bytes:
+    try:
+        jsonrpc_message_adapter.validate_json(body, by_name=False)
+    except ValueError:
+        answer = read_malformed_answer(body)
+        return body if answer is None else answer.model_dump_json(by_alias=True).encode()
+    return body
 
 
 def _shell_routes(core: Core, authenticator: Authenticator) -> list[BaseRoute]:

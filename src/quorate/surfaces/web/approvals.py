@@ -99,11 +99,11 @@ def _visible(rows: Iterable[Approval], clusters: frozenset[str] | None) -> Itera
 
 def _as_dict(row: Approval) -> dict[str, Any]:
     """An approval as JSON, without the digest, which means nothing to people."""
-    facts = asdict(row) | {"standing": row.standing}
+    facts = asdict(row) | {"standing": row.standing, "history": row.history, "reminder": row.reminder}
     del facts["digest"]
     facts["remarks"] = [str(one) for one in row.remarks]
     facts["target"] = facts.pop("identity")
-    for name in ("created", "expires", "answered_at"):
+    for name in ("created", "expires", "answered_at", "ended"):
         facts[name] = None if facts[name] is None else moment(facts[name])
     cleaned: dict[str, Any] = clean(facts, lines=None)  # what is approved is read to its end
     return cleaned

@@ -36,10 +36,11 @@ async def read_request_body(scope: Scope, receive: Receive, most: int, seconds: 
                     return _too_large(most)
     except TimeoutError:
         return _refusal(408, "request_timeout", f"The body did not arrive within {seconds:g} seconds")
-    return _replay(bytes(body), receive)
+    return replay_body(bytes(body), receive)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that delivers this body first."""
     delivered = False
 
     async def next_message() -> Message:

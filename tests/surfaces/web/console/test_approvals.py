@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with
@@ -30,7 +32,8 @@ async def test_typing_the_name_and_the_passphrase_approves_and_the_call_then_run
         async with browser(quorate, token) as person:
             page = await person.get(f"/approvals/{approval}")
             done = await person.submit(form_with(page, decision="approve"), word="test-vm", passphrase=PASSPHRASE)
-            assert "Approved, not used yet by the operator over HTTP, token alice" in done.text
+            assert "Approved by the operator over HTTP, token alice" in done.text
+            assert "Not carried out yet" in done.text
         async with quorate.client(token) as client:
             answer = await client.call_tool("guest_delete", {"guest": "test-vm", "wait": 0})
             assert not answer.is_error, answer.content
@@ -135,3 +138,36 @@ async def test_tokens_without_admin_see_no_approvals_and_answer_none(tmp_path):
             form.fields["csrf"] = form_with(await person.get("/inventory")).fields["csrf"]
             refused = await person.submit(form, word="test-vm", passphrase=PASSPHRASE)
             assert refused.status_code == 403
+
+
+async def test_the_page_says_how_an_approved_request_ended_and_links_to_its_journal_entry(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        approval = await ask_to_delete(quorate, token)
+        async with browser(quorate, token) as person:
+            page = await person.get(f"/approvals/{approval}")
+            await person.submit(form_with(page, decision="approve"), word="test-vm", passphrase=PASSPHRASE)
+            async with quorate.client(token) as client:
+                answer = await client.call_tool("guest_delete", {"guest": "test-vm"})
+            assert not answer.is_error, answer.content
+            page = await person.get(f"/approvals/{approval}")
+            assert "Approved by the operator over HTTP, token alice" in page.text
+            assert re.search(r"Done 2026-\S+ \S+Z\.", page.text)
+            assert "not used yet" not in page.text
+            (entry,) = re.findall(r'href="/console(/timeline/\d+)"', page.text)
+            assert f"approved {approval} by" in (await person.get(entry)).text
+            assert "Done 2026-" in (await person.get()).text, "in the list of answered requests"
+
+
+async def test_an_earlier_denial_is_the_first_thing_on_the_card(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        approval = await ask_to_delete(quorate, token)
+        async with browser(quorate, token) as person:
+            page = await person.get(f"/approvals/{approval}")
+            await person.submit(form_with(page, decision="deny"), reason="<b>still</b> needed", passphrase=PASSPHRASE)
+            async with quorate.client(token) as client:
+                await client.call_tool("guest_delete", {"guest": "test-vm", "purge": True, "wait": 0})
+            text = (await person.get()).text
+            said = text.index("You denied this less than a minute ago: &lt;b&gt;still&lt;/b&gt; needed")
+            assert said < text.index('<h2 id="title-') < text.index("What will be lost")

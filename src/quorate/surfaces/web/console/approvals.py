@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from quorate.pipeline.sanitization import clean
 from quorate.problems import BadArgument, NotFound
 from quorate.state.approvals import Approval, RemarkKind, State
+from quorate.state.trail import Filters
 from quorate.surfaces.web.approvals import LONGEST_REASON
 from quorate.surfaces.web.console.person import Person
 from quorate.surfaces.web.console.templates import HEADERS, PATH
@@ -61,8 +62,15 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
         return await console.show(request, person, "part_count.html")
 
     async def show_one(request: Request, person: Person) -> Response:
-        card = _card(await _find(request, person), await _recent(person))
-        return await console.show(request, person, "approval.html", card=card, provable=await console.has_passphrase())
+        row = await _find(request, person)
+        return await console.show(
+            request,
+            person,
+            "approval.html",
+            card=_card(row, await _recent(person)),
+            entry=await _entry(row),
+            provable=await console.has_passphrase(),
+        )
 
     async def answer(request: Request, person: Person) -> Response:
         row = await _find(request, person)
@@ -73,7 +81,7 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
         if approve and form.get("word", "").strip() != row.word:
             raise BadArgument(
                 f"{row.summary}: not approved, because something other than {row.word!r} was typed",
-                next_step="Go back and type it exactly as shown",
+                next_step=f"Go back and type exactly {row.word}",
             )
         await console.prove(request, form.get("passphrase", ""))
         reason = " ".join(form.get("reason", "").split())[:LONGEST_REASON] or None
@@ -86,6 +94,11 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
         if row is None or not person.reaches(row.cluster):
             raise NotFound("There is no such approval", next_step="It may have been deleted after 30 days")
         return row
+
+    async def _entry(row: Approval) -> int | None:
+        """The number of the journal entry that used it."""
+        newest = await services.trail.entries(Filters(approval=row.id), 1) if row.outcome else []
+        return newest[0].get("seq") if newest else None
 
     async def _recent(person: Person) -> list[Approval]:
         rows = await services.approvals.list(tuple(State), RECENT)
