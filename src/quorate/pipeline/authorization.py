@@ -14,6 +14,7 @@ from quorate.pipeline.caller import Caller
 from quorate.pipeline.forced_stops import forced_stops
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation
+from quorate.pipeline.protection import weakened_protections
 from quorate.pipeline.reach import reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
@@ -97,9 +98,9 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
     """Without rules and limits this costs no request that the preflight check does not need anyway."""
     facts = await site.cluster.facts() if plan.api_calls else None
     grave, why = effect(operation, risk, plan, facts)
-    if grave is not Risk.DESTROY and (forced := await forced_stops(site.backend, plan, facts)):
-        call, stopped = forced[0]
-        grave, why = stopped.risk, f"{call.method} {call.path}: {stopped}"
+    if grave is not Risk.DESTROY and (consequences := await _consequences(site, plan, facts)):
+        call, consequence = consequences[0]
+        grave, why = consequence.risk, f"{call.method} {call.path}: {consequence}"
     if grave is not risk and (refusal := gate.objection(operation, caller, grave)):
         refusal.why = f"{refusal.why or ''} {why}.".strip()
         return Verdict(grave, refusal)
@@ -119,6 +120,12 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
         or _limit(site, operation, grave, plan, calls)
     )
     return Verdict(grave, passing=passing)
+
+
+async def _consequences(site: Site, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:
+    """The effects of calls that only the state of the cluster shows; all of them are DESTROY."""
+    stopped = await forced_stops(site.backend, plan, facts)
+    return [*stopped, *await weakened_protections(site.cluster, plan, facts)]
 
 
 def _raw_command(site: Site, plan: Plan) -> Refused | None:
@@ -252,7 +259,7 @@ async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan)
         there = sites.site_of(where) if where else site
         facts = await there.cluster.facts() if part.api_calls else None
         found += [one for _, one in plan_effects(operation, part, facts)]
-        found += [one for _, one in await forced_stops(there.backend, part, facts)]
+        found += [one for _, one in await _consequences(there, part, facts)]
     return found
 
 

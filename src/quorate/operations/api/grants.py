@@ -1,8 +1,8 @@
 """What is granted as a mere change: endpoints and their options, each with the reason why that is acceptable.
 
-A write that no row grants, or an option that no row lists, is unclassified and therefore DESTROY: an endpoint of a later
-PVE is not trusted until someone has thought about it. Rows list options that are harmless in every value, options that
-the risk table judges by value, and options that are compared with the stored object before they are written.
+A write that no row grants, or an option that no row lists, is unclassified and therefore DESTROY: an endpoint of a
+later PVE is not trusted until someone has thought about it. Rows list options that are harmless in every value, options
+that the risk table judges by value, and options that are compared with the stored object before they are written.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ GRANTS: Final = (
     Grant(
         "POST PUT",
         rf"{_GUEST}/config|/nodes/{{node}}/(qemu|lxc)",
-        "arch cores cpulimit cpuunits description memory nameserver net[n] onboot ostype protection searchdomain startup "
-        "tags",
-        "what a guest is and how it starts, on hardware that it already shares; written back to undo it. Protection and "
-        "the firewall of a network card are compared with the stored ones",
+        "arch cores cpulimit cpuunits description memory nameserver net[n] onboot ostype protection searchdomain "
+        "startup tags",
+        "what a guest is and how it starts, on hardware that it already shares; written back to undo it. Protection "
+        "and the firewall of a network card are compared with the stored ones",
     ),
     Grant(
         "POST PUT",
         rf"{_VM}/config|/nodes/{{node}}/qemu",
-        "acpi affinity agent allow-ksm audio0 autostart balloon bios boot bootdisk cpu freeze hotplug import-working-storage "
-        "keyboard kvm localtime machine migrate_downtime migrate_speed name numa numa[n] reboot scsihw shares smbios1 "
-        "smp sockets spice_enhancements startdate tablet tdf vcpus vga vmgenid vmstatestorage watchdog",
+        "acpi affinity agent allow-ksm audio0 autostart balloon bios boot bootdisk cpu freeze hotplug "
+        "import-working-storage keyboard kvm localtime machine migrate_downtime migrate_speed name numa numa[n] reboot "
+        "scsihw shares smbios1 smp sockets spice_enhancements startdate tablet tdf vcpus vga vmgenid vmstatestorage "
+        "watchdog",
         "virtual hardware without a device of the node; written back to undo it",
     ),
     Grant(
@@ -150,8 +151,8 @@ GRANTS: Final = (
         "POST PUT",
         r".*/vzdump|/cluster/backup(/{id})?",
         "all bwlimit compress exclude exclude-path fleecing ionice lockwait mailnotification mailto mode node "
-        "notes-template notification-mode notification-policy notification-target pbs-change-detection-mode performance "
-        "pigz pool protected quiet stdexcludes stdout stopwait storage vmid zstd",
+        "notes-template notification-mode notification-policy notification-target pbs-change-detection-mode "
+        "performance pigz pool protected quiet stdexcludes stdout stopwait storage vmid zstd",
         f"a backup adds data; retention is judged by value. A job is {_STORED}",
     ),
     Grant(
@@ -300,7 +301,7 @@ def is_granted(method: str, template: str) -> bool:
 
 
 def find_ungranted_options(request: Request, judged: frozenset[str]) -> Iterator[str]:
-    """The options in the request, written, deleted or reverted, that no row grants and that are not judged elsewhere."""
+    """The options that the request writes, deletes or reverts, without those that a row grants or that are judged."""
     names = _options_of(request.method, request.template) | judged
     if ANY in names:
         return

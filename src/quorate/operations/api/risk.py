@@ -1,10 +1,10 @@
 """What a request does: every effect of it, each with its risk, its reason and whether it can be undone.
 
 One table decides, for named tools and the raw API alike. It looks at requests in wire form, with PVE's defaults behind
-them. Reading is READ; what looks inside a guest, or makes PVE ask another machine, is LOOK_INSIDE. Of the writes, CHANGE
-is what `grants` lists; everything that deletes or overwrites data, grants privileges, hands out the node's own devices
-or files, stops a node, rewrites networks or cannot be undone is DESTROY, and so is what nobody has classified. Some
-endpoints are not called at all: `refusal` says which and why.
+them. Reading is READ; what looks inside a guest, or makes PVE ask another machine, is LOOK_INSIDE. Of the writes,
+CHANGE is what `grants` lists; everything that deletes or overwrites data, grants privileges, hands out the node's own
+devices or files, stops a node, rewrites networks or cannot be undone is DESTROY, and so is what nobody has classified.
+Some endpoints are not called at all: `refusal` says which and why.
 """
 
 from __future__ import annotations
@@ -328,7 +328,8 @@ _HOLDS_SECRETS: Final = rf"{_SENDS_SECRETS}|/cluster/acme/plugins/{{id}}"
 _STORED_SECRETS: Final = ("password", "keyring", "token", "key", "secret", "data")
 _MIGRATION: Final = ("migration", "migration_unsecure", "replication")
 _CEPH_FLAGS: Final = (
-    "nobackfill", "nodeep-scrub", "nodown", "noin", "noout", "norebalance", "norecover", "noscrub", "notieragent", "noup",
+    "nobackfill", "nodeep-scrub", "nodown", "noin", "noout", "norebalance", "norecover", "noscrub", "notieragent",
+    "noup",
 )  # fmt: skip
 """They keep Ceph from noticing or repairing lost copies."""
 _BETWEEN_NODES: Final = (
