@@ -46,6 +46,8 @@ class Verdict:
     objection: Refused | None = None
     passing: Problem | None = None
     """A temporary objection: hours, limits, or no answer. A dry run is not affected."""
+    why: str = ""
+    """Why the risk is higher than that of the tool."""
 
     def require(self, *, dry_run: bool = False, at_most: Risk = Risk.DESTROY) -> None:
         refusal = self.objection or (None if dry_run else self.passing)
@@ -72,6 +74,7 @@ async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, p
         max((one.risk for one in found), key=ORDER.index),
         next((one.objection for one in found if one.objection), None),
         next((one.passing for one in found if one.passing), None),
+        next((one.why for one in found if one.why), ""),
     )
 
 
@@ -119,7 +122,7 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
         or _execution_objection(gate, operation, opened, now)
         or _limit(site, operation, grave, plan, calls)
     )
-    return Verdict(grave, passing=passing)
+    return Verdict(grave, passing=passing, why=why)
 
 
 async def _consequences(site: Site, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:

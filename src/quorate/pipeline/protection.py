@@ -19,7 +19,7 @@ from quorate.pve.calendar_events import CalendarEvent, Unparsable, parse_calenda
 from quorate.pve.cluster import Cluster
 from quorate.pve.formats import split_list
 from quorate.pve.schema import Facts
-from quorate.pve.stored_objects import locate, predict, read_stored, sets
+from quorate.pve.stored_objects import locate, predict, read_stored
 from quorate.pve.validation import text_of
 from quorate.pve.wire import Request, read
 
@@ -61,7 +61,7 @@ class Guard:
     def touched_options(self, request: Request) -> Iterator[str]:
         """Those of its options that the request writes or deletes."""
         if re.fullmatch(self.where, request.template):
-            for name in dict.fromkeys((*sets(request), *split_list(_text(request.params.get("delete"))))):
+            for name in dict.fromkeys((*request.params, *split_list(_text(request.params.get("delete"))))):
                 if name in self.options or re.sub(r"\d+$", "[n]", name) in self.options:
                     yield name
 
@@ -149,7 +149,7 @@ def _selects_fewer_guests(edit: Edit, _name: str) -> bool:
     if node and node != old_node:
         return True
     if kind == "all":  # the names are those left out
-        return not names <= (old_names if old_kind == "all" else frozenset())
+        return bool({"all": names - old_names, "vmid": names & old_names, "pool": names}[old_kind])
     if kind == "vmid":
         return old_kind != "vmid" or not old_names <= names
     return before[:2] != after[:2]
@@ -210,7 +210,7 @@ def _lets_more_through(edit: Edit, name: str) -> bool:
     if name == "enable":
         return not values.is_on(_text(edit.after.get("enable")))
     before, after = edit.texts(name)
-    return before != after
+    return _number(after) > _number(_text(edit.before.get("pos"))) if name == "moveto" else before != after
 
 
 def _drops_firewall(edit: Edit, name: str) -> bool:
@@ -243,7 +243,7 @@ def _part(options: Mapping[str, Any], name: str, key: str, default: str) -> bool
 
 
 def _schedule(options: Mapping[str, Any], default: str) -> str:
-    """The calendar event; before there were any, a job had days and a time."""
+    """The calendar event; jobs from before there were any have days and a time."""
     days_and_time = f"{_text(options.get('dow'))} {_text(options.get('starttime'))}".strip()
     return _text(options.get("schedule")) or days_and_time or default
 
