@@ -1,4 +1,4 @@
-"""What protects stays: a change by which a stored object protects less is a destruction, whichever way it is written."""
+"""What protects stays: a change by which a stored object protects less is a destruction, however it is written."""
 
 import tomllib
 from typing import Any
