@@ -127,6 +127,8 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
 
 async def _consequences(site: Site, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:
     """The effects of calls that only the state of the cluster shows; all of them are DESTROY."""
+    if facts is None:  # without calls of an API there may be no cluster either
+        return []
     stopped = await forced_stops(site.backend, plan, facts)
     return [*stopped, *await weakened_protections(site.cluster, plan, facts)]
 

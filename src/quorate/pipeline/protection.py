@@ -377,15 +377,13 @@ GUARDS: Final = (
 # -- judging -----------------------------------------------------------------------------------------------------------
 
 
-async def weakened_protections(cluster: Cluster, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:
+async def weakened_protections(cluster: Cluster, plan: Plan, facts: Facts) -> list[tuple[Call, Effect]]:
     """The calls of the plan after which something is protected less, each with its effects."""
     effects: list[tuple[Call, Effect]] = []
     for call in plan.api_calls:
         request = read(facts, call.method, call.path, call.params) if call.method in ("POST", "PUT") else None
-        if facts is None or request is None:
-            continue
-        touched = [(guard, name) for guard in GUARDS for name in guard.touched_options(request)]
-        if touched:
+        touched = [(guard, name) for guard in GUARDS for name in guard.touched_options(request)] if request else []
+        if request and touched:
             effects += [(call, effect) for effect in await _compare(cluster, facts, request, touched)]
     return effects
 
