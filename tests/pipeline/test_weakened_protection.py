@@ -8,6 +8,7 @@ import pytest
 from quorate.config import Access
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -167,6 +168,12 @@ async def read(quorate, path: str) -> Any:
     return {name: value for name, value in shown.items() if name not in ("took", "digest")}
 
 
+@tries(
+    "a job that prunes is edited so that its backups are empty: `exclude-path=/*`, a guest less, a disabled job, "
+    "a schedule in 2030",
+    "an alert, storage, replication, HA rule, guest firewall or `protection` is switched off or narrowed by an edit "
+    "that looks harmless",
+)
 @pytest.mark.every_case
 @pytest.mark.parametrize("attack", WEAKER)
 async def test_what_protects_less_is_a_destruction(tmp_path, attack):

@@ -14,6 +14,7 @@ from quorate.operations.api.risk import Reason, effects, effects_of
 from quorate.operations.registry import Risk
 from quorate.pve.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.pve.wire import Request
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -116,6 +117,7 @@ FORMERLY_HARMLESS: list[tuple[str, str, str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@tries("an endpoint or option that nobody thought about")
 @pytest.mark.every_case
 @pytest.mark.parametrize(("method", "path", "shown", "params"), FORMERLY_HARMLESS)
 async def test_what_only_looked_harmless_needs_admin(tmp_path, method, path, shown, params):
