@@ -257,6 +257,22 @@ async def test_the_named_tools_follow(tmp_path, attack):
         assert await read(admin, path) != before
 
 
+async def test_a_guest_leaves_ha_only_with_admin(tmp_path):
+    async with rig(tmp_path) as admin:
+        await set_up(admin)
+        policy = rules(NOTHING_IS_DESTROYED)
+        async with (
+            second_server(admin, tmp_path / "operate.jsonl", access=Access.OPERATE) as operate,
+            second_server(admin, tmp_path / "ruled.jsonl", policy=policy) as ruled,
+        ):
+            for arguments in ({"guest": 102}, {"rule": "apart"}):
+                assert "access level operate" in await operate.refusal("ha_remove", **arguments)
+                assert "nothing is destroyed" in await ruled.refusal("ha_remove", **arguments)
+        assert "vm:102" in admin.sim.world.ha
+        await admin.facts("ha_remove", guest=102)
+        assert "vm:102" not in admin.sim.world.ha
+
+
 async def test_what_cannot_be_read_counts_as_protected(tmp_path):
     async with rig(tmp_path) as admin:
         await set_up(admin)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, NAMED, Advice, Sentence, see
-from quorate.operations.api.risk import Reason
 from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, read_resources, sid_of
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
@@ -60,9 +59,8 @@ async def ha_rule_set(
 
 
 @operation(
-    risk=Risk.CHANGE,
+    risk=Risk.DESTROY,
     idempotent=True,
-    excused={Reason.DELETES: "the guest stays as it is, and can be put under HA again"},
     search_words="guest no longer highly available remove rule",
     example="guest=homeassistant",
 )
