@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from quorate.operations.api.grants import ANY, GRANTS
 from quorate.operations.api.risk import ORDER, RISK_PARAMETERS, effects_of, refusal
 from quorate.operations.registry import NEEDED, Operation, Risk, operations
+from quorate.pipeline.protection import GUARDS
 from quorate.pve.schema import NEWEST, OLDEST, Endpoint, facts
 
 EXAMPLES = 3
@@ -36,6 +38,25 @@ These parameters make a write DESTROY on any of these paths:
 | parameter | where | why |
 |---|---|---|
 """
+GRANTED = """
+## Granted as a change
+
+A write is CHANGE only if a row of this table grants its path, and if this table or the one above lists every option in
+it. Everything else is unclassified and therefore DESTROY, such as endpoints and options of a later PVE. Deleting or
+reverting an option needs the same grant. `digest` and `lock-token` are granted everywhere.
+
+| calls | options | why |
+|---|---|---|
+"""
+GUARDED = """
+## Compared with the stored object
+
+These options are granted, but the object is read first. If it would protect less than now, or cannot be read, the call
+is DESTROY.
+
+| object | options | DESTROY when | why |
+|---|---|---|---|
+"""
 EXEMPT = """
 ## Exceptions: calls with a higher risk than their tool
 
@@ -58,7 +79,10 @@ def risks() -> str:
         for each in one.exemptions
     ]
     return "".join(
-        [INTRODUCTION, *tools, ENDPOINTS, *_classes(), PARAMETERS, *_parameters(), EXEMPT, *exempt, NEVER, *_never()]
+        [
+            *(INTRODUCTION, *tools, ENDPOINTS, *_classes(), PARAMETERS, *_parameters()),
+            *(GRANTED, *_granted(), GUARDED, *_guarded(), EXEMPT, *exempt, NEVER, *_never()),
+        ]
     )
 
 
@@ -101,6 +125,25 @@ def _parameters() -> list[str]:
         f"| {', '.join(f'`{name}`' for name in one.names)} | `{_readable(one.where)}` | {one.reason.words} |\n"
         for one in RISK_PARAMETERS
     ]
+
+
+def _granted() -> list[str]:
+    return [
+        f"| {one.methods} `{_readable(one.where)}` | {_option_names(one.options.split())} | {one.because} |\n"
+        for one in GRANTS
+    ]
+
+
+def _guarded() -> list[str]:
+    return [
+        f"| `{_readable(one.where)}` | {_option_names(one.options)} | {one.when} | {one.reason.words} |\n"
+        for one in GUARDS
+    ]
+
+
+def _option_names(names: Iterable[str]) -> str:
+    named = ["all" if name == ANY else f"`{name}`" for name in names]
+    return ", ".join(named) or "none"
 
 
 def _never() -> list[str]:

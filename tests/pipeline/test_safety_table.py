@@ -84,6 +84,7 @@ def rows_of_the_tables() -> list[str]:
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
     for further in (
         "journal.test_limits",
+        "operations.api.test_grants",
         "operations.guests.test_power",
         "operations.storage.test_volume_references",
         "pipeline.test_answers",
@@ -91,6 +92,7 @@ def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
         "pipeline.test_placement",
         "pipeline.test_safety_bounds",
         "pipeline.test_safety_requests",
+        "pipeline.test_weakened_protection",
         "runs.test_access",
         "surfaces.web.test_sessions",
         *EDGE,

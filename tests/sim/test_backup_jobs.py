@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from quorate.sim.cluster.calendar_events import calendar_errors, parse_calendar_event
+from quorate.pve.calendar_events import calendar_errors, parse_calendar_event
 from tests.sim.api_client import run, simulated_api
 
 

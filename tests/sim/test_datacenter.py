@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quorate.pve.calendar_events import calendar_errors, parse_calendar_event
 from quorate.sim.clock import MANUAL_EPOCH
-from quorate.sim.cluster.calendar_events import calendar_errors, parse_calendar_event
 from tests.sim.api_client import run, simulated_api
 
 NOTIFICATIONS = "/cluster/notifications"

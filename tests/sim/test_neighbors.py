@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.cluster.calendar_events import calendar_errors
+from quorate.pve.calendar_events import calendar_errors
 from quorate.sim.guests.guest import GIB
 from quorate.sim.storage.storages import Storage, StorageSpace
 from tests.sim.api_client import Api, run, simulated_api

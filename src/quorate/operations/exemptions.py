@@ -202,7 +202,7 @@ NETWORK_CARDS: Final = Exemption(
 )
 
 
-# -- HA, networks, tasks -----------------------------------------------------------------------------------------------
+# -- networks, tasks ---------------------------------------------------------------------------------------------------
 
 _LOCAL_IPAM: Final = ("", "pve")
 _REPEATABLE_TASKS: Final = frozenset(
@@ -214,10 +214,6 @@ _REPEATABLE_TASKS: Final = frozenset(
     ]
 )  # fmt: skip
 """Types of tasks that leave everything as it was, or can be started again to finish their work."""
-
-
-async def _is_ha_rule(_: Cluster, request: Request, __: str) -> bool:
-    return request.template == "/cluster/ha/rules/{rule}"
 
 
 async def _is_pending_sdn_deletion(cluster: Cluster, request: Request, _: str) -> bool:
@@ -239,9 +235,6 @@ async def _is_repeatable_task(_: Cluster, request: Request, __: str) -> bool:
     return Upid.looks_like(upid) and Upid.parse(upid).type in _REPEATABLE_TASKS
 
 
-HA_RULE: Final = Exemption(
-    Reason.DELETES, "it is an HA rule: its guests stay under HA, and it can be created again", _is_ha_rule
-)
 SDN_EDIT: Final = Exemption(
     Reason.DELETES,
     "the zone, vnet or subnet stays in effect until the changes are applied, and no outside IPAM is notified",

@@ -15,6 +15,7 @@ from quorate.pipeline.caller import Caller
 from quorate.pipeline.forced_stops import forced_stops
 from quorate.pipeline.gate import Gate
 from quorate.pipeline.invocation import Invocation
+from quorate.pipeline.protection import weakened_protections
 from quorate.pipeline.reach import placement_reach, reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
@@ -48,6 +49,8 @@ class Verdict:
     objection: Refused | None = None
     passing: Problem | None = None
     """A temporary objection: hours, limits, or no answer. A dry run is not affected."""
+    why: str = ""
+    """Why the risk is higher than that of the tool."""
 
     def require(self, *, dry_run: bool = False, at_most: Risk = Risk.DESTROY) -> None:
         refusal = self.objection or (None if dry_run else self.passing)
@@ -77,6 +80,7 @@ async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, p
         max((one.risk for one in found), key=ORDER.index),
         next((one.objection for one in found if one.objection), None),
         next((one.passing for one in found if one.passing), None),
+        next((one.why for one in found if one.why), ""),
     )
 
 
@@ -103,9 +107,9 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
     """Without rules and limits this costs no request that the preflight check does not need anyway."""
     facts = await site.cluster.facts() if plan.api_calls else None
     grave, why = await effect(operation, risk, plan, facts, site.cluster if plan.api_calls else None)
-    if grave is not Risk.DESTROY and (forced := await forced_stops(site.backend, plan, facts)):
-        call, stopped = forced[0]
-        grave, why = stopped.risk, f"{call.method} {call.path}: {stopped}"
+    if grave is not Risk.DESTROY and (consequences := await _consequences(site, plan, facts)):
+        call, consequence = consequences[0]
+        grave, why = consequence.risk, f"{call.method} {call.path}: {consequence}"
     if grave is not risk and (refusal := gate.objection(operation, caller, grave)):
         refusal.why = f"{refusal.why or ''} {why}.".strip()
         return Verdict(grave, refusal)
@@ -124,7 +128,15 @@ async def _assess(site: Site, gate: Gate, operation: Operation, risk: Risk, plan
         or _execution_objection(gate, operation, opened, now)
         or _guest_limit(site, operation, calls)
     )
-    return Verdict(grave, passing=passing)
+    return Verdict(grave, passing=passing, why=why)
+
+
+async def _consequences(site: Site, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:
+    """The effects of calls that only the state of the cluster shows; all of them are DESTROY."""
+    if facts is None:  # without calls of an API there may be no cluster either
+        return []
+    stopped = await forced_stops(site.backend, plan, facts)
+    return [*stopped, *await weakened_protections(site.cluster, plan, facts)]
 
 
 def _raw_command(site: Site, plan: Plan) -> Refused | None:
@@ -280,7 +292,7 @@ async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan)
         facts = await there.cluster.facts() if part.api_calls else None
         cluster = there.cluster if part.api_calls else None
         found += [one for _, one in await plan_effects(operation, part, facts, cluster)]
-        found += [one for _, one in await forced_stops(there.backend, part, facts)]
+        found += [one for _, one in await _consequences(there, part, facts)]
     return found
 
 

@@ -145,7 +145,7 @@ class ChangeRun:
         if record.dry_run:
             record.outcome = Outcome.DRY_RUN
             lost = await losses(backend, plan) if risk is Risk.DESTROY else []
-            facts = self._sanitizer.sanitize(responses.dry_run(plan, checked, lost, str(verdict.passing or "")))
+            facts = self._sanitizer.sanitize(responses.dry_run(plan, checked, verdict, lost))
             return Result(await self._announce(site, request) | facts, record.outcome)
         if not plan.calls:
             record.outcome = Outcome.NOTHING

@@ -10,6 +10,7 @@ from typing import Any
 from quorate.command_secrets import HIDDEN, shown_line
 from quorate.hints import NAMED, TASK_WAIT, Advice
 from quorate.operations.plan import Action, Call, Plan
+from quorate.pipeline.authorization import Verdict
 from quorate.pipeline.redaction import secret_parameters
 from quorate.pipeline.step import Step
 from quorate.pve import values
@@ -49,9 +50,9 @@ def _redact(name: str, value: Any) -> Any:
     return shown_line(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
-def dry_run(plan: Plan, checked: str, lost: Sequence[str] = (), not_now: str = "") -> dict[str, Any]:
-    """`checked` says what was checked, `lost` lists what would be destroyed, `not_now` what forbids it for the moment,
-    such as quiet hours."""
+def dry_run(plan: Plan, checked: str, verdict: Verdict, lost: Sequence[str] = ()) -> dict[str, Any]:
+    """`checked` says what was checked, `lost` lists what would be destroyed. What forbids it for the moment, such as
+    quiet hours, is said, and why it is riskier than its tool."""
     again = Advice(f"{checked}; call again without {{dry_run}} to do it", dry_run=NAMED)
     return {
         "result": "dry run, nothing was changed",
@@ -59,7 +60,8 @@ def dry_run(plan: Plan, checked: str, lost: Sequence[str] = (), not_now: str = "
         "steps": [{"step": call.summary, "call": call_line(call)} for call in plan.calls],
         **({"lost": list(lost)} if lost else {}),
         **_remarks(plan),
-        **({"not_now": not_now} if not_now else {}),
+        **({"risk": f"{verdict.risk.value}: {verdict.why}"} if verdict.why else {}),
+        **({"not_now": str(verdict.passing)} if verdict.passing else {}),
         "next": again if plan.calls else "There is nothing to do",
     }
 

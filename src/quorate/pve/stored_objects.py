@@ -57,6 +57,9 @@ _UNREADABLE: Final = re.compile(
 )
 """Writes whose effect no object shows, because they act on many or on nothing that is stored."""
 
+_BACKUP_JOB: Final = "/cluster/backup/{id}"
+_SELECTIONS: Final = ("vmid", "pool", "all")
+
 _VOLATILE: Final = frozenset(
     {"next-run", "last-run-endtime", "last-run-state", "last-run-upid", "used", "active", "exists", "uptime", "pending"}
     | {"time", "localtime"}
@@ -151,7 +154,23 @@ def predict(request: Request, stored: StoredObject) -> Mapping[str, Any] | None:
         return None
     removed = {name for name in split_list(_text(request.params.get("delete", ""))) if name}
     kept = {name: value for name, value in stored.options.items() if name not in removed}
-    return {**kept, **sets(request)}
+    written = sets(request)
+    return _predict_job(kept, written) if request.template == _BACKUP_JOB else {**kept, **written}
+
+
+def _predict_job(kept: dict[str, Any], written: dict[str, Text]) -> dict[str, Any]:
+    """A backup job has one selection of guests, which replaces the old one, and one schedule, in either spelling."""
+    chosen = next((name for name in _SELECTIONS if written.get(name) not in (None, "", "0")), "")
+    if not chosen and written.get("exclude") and not kept.get("pool"):
+        chosen = "all"
+    replaced = {*(_SELECTIONS if chosen else ()), *(("exclude",) if chosen == "vmid" else ())}
+    days, start = _text(written.get("dow")), _text(written.get("starttime"))
+    schedule = {"schedule": f"{days.replace(';', ',')} {start}".strip()} if start else {}
+    fields = {name: value for name, value in written.items() if name not in ("dow", "starttime")}
+    predicted = {**{name: value for name, value in kept.items() if name not in replaced}, **fields, **schedule}
+    if predicted.get("pool"):  # PVE looks at exclude only without a pool
+        predicted.pop("exclude", None)
+    return predicted
 
 
 def sets(request: Request) -> dict[str, Text]:

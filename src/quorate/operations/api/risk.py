@@ -2,9 +2,9 @@
 
 One table decides, for named tools and the raw API alike. It looks at requests in wire form, with PVE's defaults behind
 them. Reading is READ; what looks inside a guest, or makes PVE ask another machine, is LOOK_INSIDE. Of the writes,
-everything that deletes or overwrites data, grants privileges, hands out the node's own devices or files, stops a node,
-rewrites networks or cannot be undone is DESTROY; the rest is CHANGE. Some endpoints are not called at all: `refusal`
-says which and why.
+CHANGE is what `grants` lists; everything that deletes or overwrites data, grants privileges, hands out the node's own
+devices or files, stops a node, rewrites networks or cannot be undone is DESTROY, and so is what nobody has classified.
+Some endpoints are not called at all: `refusal` says which and why.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, Final
 
 from quorate.hints import IMAGE_UPLOAD, ToolHint
+from quorate.operations.api.grants import find_ungranted_options, is_granted
 from quorate.operations.registry import Risk
 from quorate.pve import values
 from quorate.pve.privileges import root_only
@@ -91,6 +92,15 @@ class Reason(enum.Enum):
     DROPS_COPIES = Risk.DESTROY, "copies of data may be dropped", False
     REDIRECTS = Risk.DESTROY, "stored secrets or all traffic may be sent to another machine", False
     UNREADABLE = Risk.DESTROY, "it cannot be parsed reliably", False
+    SENDS_OUT = Risk.DESTROY, "messages or metrics are sent to a machine that the caller chooses", False
+    MISPLACES = Risk.DESTROY, "PVE may look for volumes where they are not"
+    NODE_MEMORY = Risk.DESTROY, "it reserves memory of the node that other guests need"
+    NODE_PACKAGES = Risk.DESTROY, "it decides where the node gets its packages"
+    INTERNAL = Risk.DESTROY, "PVE uses it between its own nodes"
+    WEAKENS = Risk.DESTROY, "it stops protecting something that is protected now"
+    EMPTIES_BACKUPS = Risk.DESTROY, "new backups contain less, and the older ones are pruned", False
+    UNKNOWN_OBJECT = Risk.DESTROY, "what it changes cannot be read, so what it would stop protecting is unknown"
+    UNCLASSIFIED = Risk.DESTROY, "unclassified: no rule says that it is harmless"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +167,15 @@ _RULES: Final = (
     ("POST", r".*/(vncproxy|termproxy|spiceproxy|vncshell|spiceshell|mtunnel)", Reason.OPENS_CONSOLE),
     ("POST PUT", r"/cluster/mapping/.*", Reason.MAPS_DEVICE),
     ("POST", r"/storage", Reason.NEW_STORAGE),
+    ("POST", r"/nodes/{node}/storage/{storage}/content/{volume}", Reason.COPIES_VOLUME),
+    ("POST", r"/cluster/(metrics/server/{id}|notifications/endpoints/(gotify|smtp|webhook))", Reason.SENDS_OUT),
+    ("POST PUT", r"/nodes/{node}/apt/repositories", Reason.NODE_PACKAGES),
+    ("POST", r"/nodes/{node}/ceph/osd/{osdid}/out", Reason.DROPS_COPIES),
+    ("POST PUT", r"/cluster/acme/account(/{name})?", Reason.CERTIFICATE),
+    ("POST", rf"{_GUEST}/dbus-vmstate", Reason.INTERNAL),
 )
 _OTHERWISE: Final = {"GET": Reason.READS, "DELETE": Reason.DELETES, "POST": Reason.CHANGES, "PUT": Reason.CHANGES}
+"""What remains of reads, of deletions and of what is granted."""
 
 
 # -- by parameters -----------------------------------------------------------------------------------------------------
@@ -316,6 +333,15 @@ _PROOFS: Final = (
 _HOLDS_SECRETS: Final = rf"{_SENDS_SECRETS}|/cluster/acme/plugins/{{id}}"
 _STORED_SECRETS: Final = ("password", "keyring", "token", "key", "secret", "data")
 _MIGRATION: Final = ("migration", "migration_unsecure", "replication")
+_CEPH_FLAGS: Final = (
+    "nobackfill", "nodeep-scrub", "nodown", "noin", "noout", "norebalance", "norecover", "noscrub", "notieragent",
+    "noup",
+)  # fmt: skip
+"""They keep Ceph from noticing or repairing lost copies."""
+_BETWEEN_NODES: Final = (
+    "force-cpu", "machine", "migratedfrom", "migration_network", "migration_type", "nets-host-mtu", "stateuri",
+    "targetstorage", "with-conntrack-state", "nocheck", "keepActive",
+)  # fmt: skip
 
 RISK_PARAMETERS: Final = (
     RiskParameter(r".*", _FORCE, _on, Reason.FORCED),
@@ -372,6 +398,23 @@ RISK_PARAMETERS: Final = (
     RiskParameter(r"/cluster/options", ("ha", "fencing"), _is_given, Reason.UNGUARDED),
     RiskParameter(r"/cluster/options", _MIGRATION, _not_secure, Reason.REDIRECTS),
     RiskParameter(rf"{_GUEST}/migrate", ("migration_type", "migration_network"), _not_secure, Reason.REDIRECTS),
+    RiskParameter(r"/cluster/options", ("notify",), _is_given, Reason.WEAKENS),
+    RiskParameter(r"/cluster/ceph/flags", _CEPH_FLAGS, _on, Reason.WEAKENS),
+    RiskParameter(r"/cluster/ceph/flags/{flag}", ("value",), _on, Reason.WEAKENS),
+    RiskParameter(r".*/ceph/pool/{name}", ("crush_rule",), _is_given, Reason.DROPS_COPIES),
+    RiskParameter(rf"{_GUEST}/status/(start|resume|shutdown)", _BETWEEN_NODES, _is_given, Reason.INTERNAL),
+    RiskParameter(r".*/vzdump", ("job-id",), _is_given, Reason.INTERNAL),
+    RiskParameter(r"/cluster/replication(/{id})?", ("source",), _is_given, Reason.INTERNAL),
+    RiskParameter(rf"{_CONFIG}|{_CREATION}", ("hugepages", "keephugepages"), _is_given, Reason.NODE_MEMORY),
+    RiskParameter(_CONFIG, ("amd-sev", "intel-tdx"), _is_given, Reason.WEAKENS),
+    RiskParameter(_CONFIG, ("delete",), _lists("amd-sev", "intel-tdx"), Reason.WEAKENS),
+    RiskParameter(_CREATION, ("lock",), _is_given, Reason.LOCKS),
+    RiskParameter(_CREATION, ("template",), _on, Reason.MAKES_TEMPLATE),
+    RiskParameter(r"/storage/{storage}", ("shared", "snapshot-as-volume-chain"), _is_given, Reason.MISPLACES),
+    RiskParameter(r"/storage/{storage}", ("domain", "username"), _is_given, Reason.STOPS_STORAGE),
+    RiskParameter(r"/storage/{storage}", ("comstar_hg", "comstar_tg", "lio_tpg"), _is_given, Reason.NEW_STORAGE),
+    RiskParameter(r"/cluster/acme/plugins", ("data", "api"), _is_given, Reason.NODE_CODE, "POST"),
+    RiskParameter(r"/cluster/acme/plugins/{id}", ("api",), _is_given, Reason.REDIRECTS, "PUT"),
     RiskParameter(
         r"/cluster/options",
         ("user-tag-access", "registered-tags", "webauthn", "u2f", "delete"),
@@ -434,8 +477,21 @@ def effects(request: Request) -> list[Effect]:
     found += _volume_effects(request)
     if request.method != "GET":
         found += [Effect(Reason.UNREADABLE, name) for name in request.doubtful]
+    if request.method in ("POST", "PUT") and not reasons:
+        found += _unclassified_effects(request, parameters)
     found = list(dict.fromkeys(found)) or [Effect(_OTHERWISE[request.method])]
     return sorted(found, key=lambda one: -ORDER.index(one.risk))
+
+
+def _unclassified_effects(request: Request, parameters: tuple[RiskParameter, ...]) -> Iterator[Effect]:
+    """What no row of any table is about. Parameters that PVE does not have are refused by the facts check."""
+    if not is_granted(request.method, request.template):
+        yield Effect(Reason.UNCLASSIFIED)
+        return
+    judged = frozenset(name for one in parameters for name in one.names)
+    for name in find_ungranted_options(request, judged):
+        if name not in request.params or request.match.endpoint.schema_of(name) is not None:
+            yield Effect(Reason.UNCLASSIFIED, name)
 
 
 @cache  # the templates of one API: a few hundred

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import API_CALL, HA_REMOVE, HA_SET, HA_STATUS, NAMED, Advice, Sentence, see
-from quorate.operations.exemptions import HA_RULE
 from quorate.operations.ha.resources import RESOURCES, RULES, has_rules, read_resources, sid_of
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, operation
@@ -59,23 +58,14 @@ async def ha_rule_set(
     return _plan(pve, rule, f"Change the HA rule {rule}", "PUT", f"{RULES}/{rule}", params)
 
 
-def _risk_of_removing(arguments: Mapping[str, Any]) -> Risk:
-    """A change for a rule; a guest is no longer recovered if its node fails."""
-    return Risk.CHANGE if arguments["guest"] is None else Risk.DESTROY
-
-
 @operation(
     risk=Risk.DESTROY,
-    risk_of=_risk_of_removing,
-    least=Risk.CHANGE,
     idempotent=True,
-    exemptions=(HA_RULE,),
     search_words="guest no longer highly available remove rule",
     example="guest=homeassistant",
 )
 async def ha_remove(pve: Cluster, guest: GuestRef | None = None, rule: str | None = None) -> Plan:
-    """Take a guest out of HA and its rules (needs access admin); it keeps running. Or remove an HA rule; its guests
-    stay under HA."""
+    """Take a guest out of HA and its rules; it keeps running. Or remove an HA rule; its guests stay under HA."""
     if (guest is None) == (rule is None):
         raise BadArgument("Give either guest or rule", next_step=see("See both", HA_STATUS))
     if guest is not None:

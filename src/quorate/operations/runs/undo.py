@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -90,8 +91,12 @@ async def _undo(
     extra: dict[str, Any] = {}
     if guest := _GUEST.fullmatch(path):
         now = await pve.guest(int(guest["vmid"]))
-        path, target = now.path("config"), Target.of_guest(now)
+        path = now.path("config")
         config = await now.get("config")
+        name = str(
+            config.get("name") or config.get("hostname") or now.row.name
+        )  # the change may have renamed it just now
+        target = replace(Target.of_guest(now), name=name)
         if config.get("lock"):
             raise Conflict(f"{now} is locked ({config['lock']})", next_step="Wait until its task has ended")
         extra = {"digest": config["digest"]} if config.get("digest") else {}

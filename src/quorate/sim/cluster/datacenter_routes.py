@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from quorate.sim.cluster.calendar_events import parse_calendar_event
+from quorate.pve.calendar_events import parse_calendar_event
 from quorate.sim.cluster.config_files import UNDEFINED_TYPE, Section, SectionFile, options_of
 from quorate.sim.cluster.option_routes import Datacenter
 from quorate.sim.cluster.sections import Sections, always, texts

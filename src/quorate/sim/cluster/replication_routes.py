@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from quorate.sim.cluster.calendar_events import parse_calendar_event
+from quorate.pve.calendar_events import parse_calendar_event
 from quorate.sim.cluster.config_files import check_digest, digest_of, encode_value
 from quorate.sim.guests.drives import disks
 from quorate.sim.guests.guest import Guest, Value

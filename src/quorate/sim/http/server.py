@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 from aiohttp import hdrs, web
 
+from quorate.pve.calendar_events import calendar_errors
 from quorate.pve.schema import Facts, Match
 from quorate.sim.access.tickets import Authentication, Unauthorized, has_token
-from quorate.sim.cluster.calendar_events import calendar_errors
 from quorate.sim.faults import Faults, proxy_reason, with_null
 from quorate.sim.guests.consoles import Consoles
 from quorate.sim.http import parameters, responses

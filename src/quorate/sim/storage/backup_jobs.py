@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.sim.cluster.calendar_events import parse_calendar_event
+from quorate.pve.calendar_events import parse_calendar_event
 from quorate.sim.guests import drives
 from quorate.sim.guests.drives import new_uuid
 from quorate.sim.guests.guest import Guest

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _NAMED = {
@@ -18,6 +19,8 @@ _NAMED = {
     "yearly": "1-1 00:00", "annually": "1-1 00:00",
 }  # fmt: skip
 _FURTHEST_DAYS = 5 * 366
+_RHYTHM_DAYS = 2 * 364 + 1
+_DAY = 24 * 3600
 _ALL_MINUTES = frozenset(range(60))
 _ALL_HOURS = frozenset(range(24))
 
@@ -50,6 +53,30 @@ class CalendarEvent:
                 if found is not None:
                     return int(found.timestamp())
         return None
+
+    def is_rarer_than(self, other: CalendarEvent, now: float) -> bool:
+        """Whether it comes less often from now on, or leaves a longer time without a run."""
+        runs, gap = self._rhythm(now)
+        other_runs, other_gap = other._rhythm(now)
+        on_the_last_day = len(self.hours) * len(self.minutes) * len(self.seconds)  # may be just outside the period
+        return runs + on_the_last_day < other_runs or gap > other_gap
+
+    def _rhythm(self, now: float) -> tuple[int, int]:
+        """The number of runs within two years, and the longest time without one, in seconds."""
+        today = datetime.fromtimestamp(int(now), UTC).replace(hour=0, minute=0, second=0)
+        times = sorted(
+            hour * 3600 + minute * 60 + second
+            for hour in self.hours
+            for minute in self.minutes
+            for second in self.seconds
+        )
+        days = [day for day in range(1, _RHYTHM_DAYS) if self._names_day(today + timedelta(days=day))]
+        if not days:
+            return 0, _RHYTHM_DAYS * _DAY
+        edges = zip([0, *days], [*days, _RHYTHM_DAYS], strict=True)
+        between_days = [(later - earlier) * _DAY - times[-1] + times[0] for earlier, later in edges]
+        within_a_day = [later - earlier for earlier, later in pairwise(times)]
+        return len(days) * len(times), max(between_days + within_a_day)
 
     def _names_day(self, day: datetime) -> bool:
         return (
