@@ -20,7 +20,7 @@ from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
 from quorate.pipeline.caller import AnswerLater, Scope
 from quorate.pipeline.differences import Difference, differences
-from quorate.pipeline.execution import apply, confirm_identity
+from quorate.pipeline.execution import apply
 from quorate.pipeline.invocation import Invocation, Result
 from quorate.pipeline.losses import losses
 from quorate.pipeline.preflight import check_plan
@@ -148,17 +148,21 @@ class ChangeRun:
         await self._journal.freeze.require_none()  # before anybody is asked
         deadline = self._clock.monotonic() + self._wait_seconds(wait)
         grant: ApprovalGrant | None = None
+        bound = risk is Risk.DESTROY or self._approver.needed(risk)
+        if bound:
+            request = replace(request, judged=await request.identity(backend))
         if self._approver.needed(risk):
             grant = await self._obtain_approval(site, request, deadline)
-            (await self._authorize(site, plan)).require(at_most=risk)  # the person took their time
+        if bound:  # the person took their time, and what is judged from here on is what was read
+            (await self._authorize(site, plan)).require(at_most=risk)
             await self._journal.freeze.require_none()
-        if risk is Risk.DESTROY:
-            await confirm_identity(backend, plan)
         parts = [
             (self._pipeline.sites.site_of(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
         with counting(parts, self._call.operation, risk):
             before = await self._observe_options(site, plan)
+            if bound:
+                await request.confirm_identity(backend)
             await self._entry.begin(self._sanitizer.journal_line(record.intent(self._clock.time())))
             plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
         record.settle()
