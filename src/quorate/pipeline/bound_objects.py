@@ -149,7 +149,11 @@ class _Reading:
             path = f"/nodes/{request.text('node')}/storage/{request.text('storage')}/prunebackups"
             return [Location(path, query=tuple((name, _plain(value)) for name, value in request.params.items()))]
         own = locate(self.facts, request)
-        return [*([own] if own else []), *_related_locations(request)]
+        related = [*([own] if own else []), *_related_locations(request)]
+        if own is not None and own.path.startswith("/cluster/backup/"):  # the storage may decide what a job prunes
+            job = await _verified(read_stored(self.cluster, own))
+            related += [Location("/storage", "storage", str(name)) for name in [job.options.get("storage")] if name]
+        return related
 
     async def _pending_networks(self) -> list[Location]:
         """Everything that is applied with the networks: whatever waits there when the call is made."""

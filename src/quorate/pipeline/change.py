@@ -41,6 +41,7 @@ from quorate.problems import Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import guests_in
 from quorate.pve.tasks import Report
+from quorate.state.approvals import RemarkKind
 from quorate.state.outcomes import Outcome, StepState
 from quorate.state.trail import AuditUnwritable
 
@@ -228,7 +229,10 @@ class ChangeRun:
         """Add everything that the person has to know. Refuse if it is more than anyone would read."""
         reach = await reach_of(self._pipeline.sites, site, request.plan)
         effects = await effects_of(self._pipeline.sites, site, self._call.operation, request.plan)
-        remarks = await briefing(site.backend, request.plan, reach, effects, request.risk)
+        remarks = [
+            replace(one, text=self._blank(one.text)) if one.kind is RemarkKind.REACH else one
+            for one in await briefing(site.backend, request.plan, reach, effects, request.risk)
+        ]
         changed = await differences(site.backend, request.plan)
         texts = (
             request.plan.summary,

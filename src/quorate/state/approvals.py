@@ -66,6 +66,7 @@ class RemarkKind(StrEnum):
     FINAL = "final"
     LOST = "lost"
     TARGET = "target"
+    REACH = "reach"
     REASON = "reason"
     WARNING = "warning"
     OTHER = "other"
@@ -74,6 +75,7 @@ class RemarkKind(StrEnum):
 _LABELS = {
     RemarkKind.LOST: "lost",
     RemarkKind.TARGET: "target",
+    RemarkKind.REACH: "reaches",
     RemarkKind.REASON: "asked because",
     RemarkKind.WARNING: "warning",
 }
@@ -103,7 +105,7 @@ class Request:
     digest: str
     """From `request_digest`."""
     identity: str
-    """Kind, vmid, name and config digest of every target, as text."""
+    """Every object that it acts on or depends on, with a fingerprint of its content, as text."""
     summary: str
     plan: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
