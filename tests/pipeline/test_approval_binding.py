@@ -24,8 +24,12 @@ READING_SECONDS = 30.0
 Swap = Callable[[Rig], Awaitable[None]]
 
 
+ERAS = ("auto", "legacy")
+"""Where the client answers by calling again, the object is found changed then, and the person is asked again."""
+
+
 class Reader:
-    """A person who reads for a while and types what the question asks for; in the meantime, something happens."""
+    """A person who reads for a while and types what the first question asks for; meanwhile, something happens."""
 
     def __init__(self) -> None:
         self.questions: list[str] = []
@@ -33,6 +37,8 @@ class Reader:
 
     async def __call__(self, context: Any, params: Any) -> ElicitResult:
         self.questions.append(params.message)
+        if len(self.questions) > 1:
+            return ElicitResult(action="decline")
         if self.meanwhile is not None:
             await self.meanwhile()
         found = re.search(r"Type (.+) to approve", params.message)
@@ -54,7 +60,7 @@ class Attack:
     """What the question says about whom the object reaches."""
 
 
-def raw(method: str, path: str, **params: Any) -> tuple[str, dict[str, Any]]:
+def raw(method: str, path: str, /, **params: Any) -> tuple[str, dict[str, Any]]:
     return "api_call", {"method": method, "path": path, **({"params": params} if params else {})}
 
 
@@ -71,7 +77,7 @@ ALL_JOB: Write = ("POST", "/cluster/backup", {"id": "everyone", "schedule": "21:
 STORAGE: Write = ("POST", "/storage", {"storage": "old", "type": "dir", "path": "/mnt/old", "content": "backup"})
 ROLE: Write = ("POST", "/access/roles", {"roleid": "Ops", "privs": "VM.Audit"})
 RULES: tuple[Write, ...] = tuple(
-    ("POST", "/cluster/firewall/rules", {"type": "in", "action": "ACCEPT", "dport": port, "enable": 1, "pos": 0})
+    ("POST", "/cluster/firewall/rules", {"type": "in", "action": "ACCEPT", "proto": "tcp", "dport": port})
     for port in ("22", "8006", "443")
 )
 MAPPING: Write = ("POST", "/cluster/mapping/dir", {"id": "share", "map": ["node=pve1,path=/srv"]})
@@ -226,16 +232,19 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("what", ATTACKS)
-async def test_nothing_is_done_to_an_object_that_the_person_did_not_see(tmp_path: Path, what: str) -> None:
-    await attack(tmp_path, ATTACKS[what])
+async def test_nothing_is_done_to_an_object_that_the_person_did_not_see(tmp_path: Path, what: str, mode: str) -> None:
+    await attack(tmp_path, ATTACKS[what], mode)
 
 
-async def attack(tmp_path: Path, one: Attack) -> None:
+async def attack(tmp_path: Path, one: Attack, mode: str = "legacy") -> None:
     reader = Reader()
     async with (
-        rig(tmp_path, approval=Approval.ASK, elicitation=reader) as quorate,
-        second_server(quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=":memory:") as other,
+        rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=reader) as quorate,
+        second_server(
+            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
+        ) as other,
     ):
         await send(other, *one.before)
         world, swapped = quorate.sim.world, []
@@ -248,7 +257,8 @@ async def attack(tmp_path: Path, one: Attack) -> None:
         tool, arguments = one.call
         reader.meanwhile = swap
         refusal = await quorate.refusal(tool, **arguments)
-        assert "has changed in the meantime" in refusal, refusal
+        if mode == "legacy":
+            assert "has changed in the meantime" in refusal, refusal
         await quorate.clock.advance(READING_SECONDS)
         assert differences(swapped[0], state_of(world)) == []
         assert one.names in reader.questions[0]
@@ -264,7 +274,9 @@ async def test_what_nobody_touched_is_done(tmp_path: Path, what: str) -> None:
     one, reader = ATTACKS[what], Reader()
     async with (
         rig(tmp_path, approval=Approval.ASK, elicitation=reader) as quorate,
-        second_server(quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=":memory:") as other,
+        second_server(
+            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
+        ) as other,
     ):
         await send(other, *one.before)
 
@@ -286,7 +298,8 @@ async def test_what_nobody_touched_is_done(tmp_path: Path, what: str) -> None:
 async def test_a_backup_that_was_replaced_is_not_deleted(tmp_path: Path) -> None:
     async with rig(tmp_path) as probe:
         volid = oldest_backup(probe)
-    await attack(tmp_path, Attack(("volume_delete", {"volume": volid, "node": "pve1"}), replace_backup))
+    unprotect = ("PUT", f"/nodes/pve1/storage/nas/content/{volid}", {"protected": 0})
+    await attack(tmp_path, Attack(("volume_delete", {"volume": volid, "node": "pve1"}), replace_backup, (unprotect,)))
 
 
 async def test_a_backup_that_was_replaced_is_not_restored_over_a_guest(tmp_path: Path) -> None:
@@ -302,17 +315,20 @@ async def test_a_backup_that_was_replaced_is_not_restored_over_a_guest(tmp_path:
     await attack(tmp_path / "attack", Attack(restore, swap))
 
 
-async def test_another_disk_under_the_same_name_is_not_wiped(tmp_path: Path) -> None:
+async def test_another_disk_under_the_same_name_is_not_overwritten(tmp_path: Path) -> None:
     async with rig(tmp_path) as probe:
         devpath = free_disk(probe).devpath
     (tmp_path / "attack").mkdir()
-    await attack(tmp_path / "attack", Attack(raw("PUT", "/nodes/pve1/disks/wipedisk", disk=devpath), change_disk))
+    overwrite = raw("POST", "/nodes/pve1/disks/lvm", device=devpath, name="fresh")
+    await attack(tmp_path / "attack", Attack(overwrite, change_disk))
 
 
 async def test_a_call_that_waits_for_an_operator_is_bound_as_well(tmp_path: Path) -> None:
     async with (
         rig(tmp_path, approval=Approval.ASK) as quorate,
-        second_server(quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=":memory:") as other,
+        second_server(
+            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
+        ) as other,
     ):
         await send(other, JOB)
         await quorate.refusal("backup_job_set", job="testjob", keep="last=1", wait=0)
@@ -329,7 +345,9 @@ async def test_a_call_that_waits_for_an_operator_is_bound_as_well(tmp_path: Path
 async def test_a_plan_token_is_bound_as_well(tmp_path: Path) -> None:
     async with (
         rig(tmp_path, approval=Approval.TOKEN) as quorate,
-        second_server(quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=":memory:") as other,
+        second_server(
+            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
+        ) as other,
     ):
         await send(other, JOB)
         token = (await quorate.facts("backup_job_delete", job="testjob", dry_run=True))["plan_token"]
@@ -366,7 +384,7 @@ async def test_without_approval_the_object_that_was_judged_is_the_one_acted_on(t
             if reads == number:
                 jobs.all()["testjob"]["vmid"] = "203"
 
-        quorate.sim.server.requests = Listener("/api2/json/cluster/backup/testjob", change)
+        quorate.sim.server.requests = Listener("/cluster/backup/testjob", change)
         answer = await quorate.call("api_call", method="DELETE", path="/cluster/backup/testjob")
         assert reads >= number
         assert answer.is_error
