@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from mcp.types import ElicitResult
 
 from quorate.config import Approval
+from quorate.config.policy import read_policy
+from quorate.config.raw import Rank, Source
 from quorate.sim.nodes.disks import Disks
 from quorate.sim.storage.backup_jobs import BackupJobs
 from quorate.state.approvals import Approvals
@@ -81,7 +84,6 @@ RULES: tuple[Write, ...] = tuple(
     for port in ("22", "8006", "443")
 )
 MAPPING: Write = ("POST", "/cluster/mapping/dir", {"id": "share", "map": ["node=pve1,path=/srv"]})
-BACKUP = "vzdump-qemu-100-2026_01_10-02_00_01.vma.zst"
 
 
 async def start_108(quorate: Rig) -> None:
@@ -139,7 +141,8 @@ ATTACKS: dict[str, Attack] = {
     ),
     "a job is made again under its name": Attack(
         ("backup_job_delete", {"job": "testjob"}),
-        (("DELETE", "/cluster/backup/testjob", {}), ("POST", "/cluster/backup", {**JOB[2], "schedule": "03:00"})), (JOB,),
+        (("DELETE", "/cluster/backup/testjob", {}), ("POST", "/cluster/backup", {**JOB[2], "schedule": "03:00"})),
+        (JOB,),
     ),
     "a guest joins the pool of a job": Attack(
         raw("PUT", "/cluster/backup/pooled", **{"prune-backups": "keep-last=1"}),
@@ -150,7 +153,7 @@ ATTACKS: dict[str, Attack] = {
         (("POST", "/nodes/pve1/qemu", {"vmid": 700, "name": "late"}),), (ALL_JOB,), "vm 107 win11",
     ),
     "the storage of a job keeps fewer backups": Attack(
-        raw("PUT", "/cluster/backup/testjob", **{"remove": 1, "vmid": "102,203"}),
+        raw("PUT", "/cluster/backup/testjob", remove=1, vmid="102,203"),
         (("PUT", "/storage/nas", {"prune-backups": "keep-last=1"}),), (JOB,),
         "backup job testjob, after the change: vm 102 docker01, ct 203 postgres",
     ),
@@ -164,18 +167,23 @@ ATTACKS: dict[str, Attack] = {
         names="storage nas: ",
     ),
     "a stopped guest runs when it is rolled back": Attack(
-        ("snapshot_rollback", {"guest": 108, "snapshot": "configured"}), start_108, names="vm 108 test-vm, stopped on pve1"
+        ("snapshot_rollback", {"guest": 108, "snapshot": "configured"}), start_108,
+        names="vm 108 test-vm, stopped on pve1",
     ),
     "a snapshot is taken again under its name": Attack(
         ("snapshot_delete", {"guest": 108, "snapshot": "configured"}), take_snapshot_again
     ),
     "a guest is started before its deletion": Attack(raw("DELETE", "/nodes/pve1/qemu/108"), start_108),
-    "a stopped guest becomes a template while it runs": Attack(raw("POST", "/nodes/pve1/qemu/108/template"), start_108),
+    "a guest that becomes a template is started": Attack(
+        raw("POST", "/nodes/pve2/qemu/107/template"), (("POST", "/nodes/pve2/qemu/107/status/start", {}),)
+    ),
     "a guest starts on a node that is stopped": Attack(raw("POST", "/nodes/pve1/stopall"), start_108),
-    "a guest starts on a node that shuts down": Attack(raw("POST", "/nodes/pve1/status", command="shutdown"), start_108),
+    "a guest starts on a node that shuts down": Attack(
+        raw("POST", "/nodes/pve1/status", command="shutdown"), start_108
+    ),
     "a role gets more privileges": Attack(
         raw("PUT", "/access/acl", path="/vms/108", roles="Ops", users="bob@pve"),
-        (("PUT", "/access/roles/Ops", {"privs": "VM.Audit,VM.Console,VM.Allocate"}),), (ROLE,), "role Ops with VM.Audit",
+        (("PUT", "/access/roles/Ops", {"privs": "VM.Audit,VM.Allocate"}),), (ROLE,), "role Ops with VM.Audit",
     ),
     "a group gets a member": Attack(
         raw("PUT", "/access/acl", path="/vms/108", roles="PVEVMAdmin", groups="family"),
@@ -232,8 +240,18 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 
 
+CENTRAL = (
+    "a job that prunes gets every guest",
+    "a job is retargeted before its deletion",
+    "a storage is replaced by another of its name",
+    "a stopped guest runs when it is rolled back",
+)
+
+
 @pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize("what", ATTACKS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.every_case if what in CENTRAL else ()) for what in ATTACKS]
+)
 async def test_nothing_is_done_to_an_object_that_the_person_did_not_see(tmp_path: Path, what: str, mode: str) -> None:
     await attack(tmp_path, ATTACKS[what], mode)
 
@@ -432,11 +450,6 @@ async def test_a_plain_change_costs_no_reads_of_this(tmp_path: Path) -> None:
 
 
 async def test_hidden_guests_stay_hidden_in_the_question(tmp_path: Path) -> None:
-    import tomllib
-
-    from quorate.config.policy import read_policy
-    from quorate.config.raw import Rank, Source
-
     rules = '[[rules]]\nname = "secret"\ndeny = "read"\nvmids = ["203"]\n'
     policy = read_policy(tomllib.loads(rules), Source(Rank.TOML))
     reader = Reader()

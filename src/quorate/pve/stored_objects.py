@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from quorate.problems import NotFound, ParameterRejected
+from quorate.problems import NotFound, ParameterRejected, ServerFailed
 from quorate.pve.formats import split_list
 from quorate.pve.schema import Facts
 from quorate.pve.validation import text_of
@@ -63,6 +63,12 @@ _VOLATILE: Final = frozenset(
     | {"wearout", "mem_usage", "pid"}
 )
 """What PVE computes when it is asked, so it changes while nobody changes anything."""
+_ABSENCE: Final = re.compile(
+    r"no such |does not exist|not found|not defined|no rule at position|have been migrated to rules"
+    r"|binary not installed",
+    re.I,
+)
+"""How PVE says that something is not there, where it does so as a failure (500) or a bad parameter (400)."""
 _CONFIGURATION: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/config")
 """The digest of a guest covers its snapshots and pending changes, too; elsewhere it is that of a file with others."""
 _DISKS: Final = re.compile(r"/nodes/[^/]+/disks/list")
@@ -147,8 +153,10 @@ async def read_stored(cluster: Cluster, location: Location) -> StoredObject:
     """The object as it is now. Raises a Problem if it cannot be read: then nothing is known about it."""
     try:
         shown = await cluster.get(location.path, **dict(location.query))
-    except (NotFound, ParameterRejected) as problem:
-        if isinstance(problem, ParameterRejected) and "no such" not in str(problem).lower():  # jobs answer 400
+    except NotFound:
+        return StoredObject(location, None)
+    except (ParameterRejected, ServerFailed) as problem:
+        if not _ABSENCE.search(str(problem)):
             raise
         return StoredObject(location, None)
     if not location.key:
