@@ -254,6 +254,8 @@ def _related_locations(request: Request) -> Iterator[Location]:
     template, node = request.template, request.text("node")
     if template.startswith("/access/"):
         yield from _access_locations(request)
+    if template.endswith("/{pos}"):  # what one rule does depends on those around it
+        yield Location(_path_of(request).rpartition("/")[0])
     if template.startswith("/cluster/ha/groups/"):
         yield Location("/cluster/ha/resources", "group", request.text("group"))
     if request.has("storage") and request.text("storage"):
