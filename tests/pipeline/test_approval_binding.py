@@ -19,6 +19,7 @@ from quorate.sim.nodes.disks import Disks
 from quorate.sim.storage.backup_jobs import BackupJobs
 from quorate.state.approvals import Approvals
 from tests.oracle.state import differences, state_of
+from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -248,6 +249,13 @@ CENTRAL = (
 )
 
 
+@tries(
+    "a job, storage or mapping is changed or replaced under its name while the person reads the question",
+    "a guest joins the pool, job or node that a question is about",
+    "a role gets privileges, or a group a member, while a grant is being approved",
+    "a stopped guest is started before it is rolled back or deleted",
+    "networks or firewall rules are added between the question and the answer",
+)
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=pytest.mark.every_case if what in CENTRAL else ()) for what in ATTACKS]
@@ -313,6 +321,7 @@ async def test_what_nobody_touched_is_done(tmp_path: Path, what: str) -> None:
         assert len(reader.questions) == 1
 
 
+@tries("a snapshot, backup or disk is replaced by another of the same name")
 async def test_a_backup_that_was_replaced_is_not_deleted(tmp_path: Path) -> None:
     async with rig(tmp_path) as probe:
         volid = oldest_backup(probe)
@@ -409,6 +418,7 @@ async def test_without_approval_the_object_that_was_judged_is_the_one_acted_on(t
         assert "testjob" in jobs.all()
 
 
+@tries("the object cannot be read when it matters")
 @pytest.mark.parametrize("fault", ["500:cannot read", "403"])
 async def test_what_cannot_be_read_again_counts_as_changed(tmp_path: Path, fault: str) -> None:
     reader = Reader()
@@ -456,3 +466,4 @@ async def test_hidden_guests_stay_hidden_in_the_question(tmp_path: Path) -> None
     async with rig(tmp_path, approval=Approval.ASK, elicitation=reader, more={"policy": policy}) as quorate:
         await quorate.call("api_call", method="DELETE", path="/storage/nas")
         assert all("postgres" not in one and "203" not in one for one in reader.questions)
+        assert reader.questions

@@ -80,7 +80,8 @@ def rows_of_the_tables() -> list[str]:
 
 
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
-    for further in ("pipeline.test_safety_requests", "pipeline.test_safety_bounds", "runs.test_access"):
+    others = ("pipeline.test_approval_binding", "pipeline.test_safety_requests", "pipeline.test_safety_bounds")
+    for further in (*others, "runs.test_access"):
         importlib.import_module(f"tests.{further}")
     rows = rows_of_the_tables()
     assert len(rows) == len(set(rows))
