@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from quorate.config import Access
 from quorate.pipeline.caller import Exchange, Question
+from quorate.sim.access.directory import ROOT
 from quorate.sim.storage.backup_jobs import BackupJobs
 from tests.oracle.episode import Seed
 from tests.oracle.loop import InnerLoop
@@ -149,6 +150,7 @@ def _grave_call(here: Stage, chance: Random) -> Call:
     guest = pick([*world.guests.values()])
     path = f"/nodes/{guest.node}/{guest.kind}/{guest.vmid}"
     jobs, pools = [*world.part(BackupJobs).all()] or ["nightly"], [*world.access.pools]
+    users = [name for name in world.access.users if name != ROOT]
     keep = {"prune-backups": f"keep-last={chance.randrange(1, 9)}"}
     grant = {"path": pick(("/", f"/vms/{guest.vmid}", f"/pool/{pick(pools)}")), "roles": pick(("PVEVMUser", "Ops"))}
     raw: list[Write] = [
@@ -163,8 +165,8 @@ def _grave_call(here: Stage, chance: Random) -> Call:
         ("PUT", "/pools", {"poolid": pick(pools), "vms": guest.vmid, "delete": chance.randrange(2)}),
         ("POST", "/access/roles", {"roleid": "Ops", "privs": "VM.Audit"}),
         ("PUT", "/access/roles/Ops", {"privs": "VM.Audit,VM.Console"}),
-        ("PUT", "/access/acl", {**grant, "users": pick([*world.access.users])}),
-        ("DELETE", f"/access/users/{pick([*world.access.users])}", {}),
+        ("PUT", "/access/acl", {**grant, "users": pick(users)}),
+        ("DELETE", f"/access/users/{pick(users)}", {}),
         ("DELETE", "/cluster/firewall/rules/0", {}),
         ("POST", f"/nodes/{guest.node}/stopall", {}),
         ("PUT", "/cluster/sdn", {}),
