@@ -33,7 +33,7 @@ ERAS = ("auto", "legacy")
 
 
 class Reader:
-    """A person who reads for a while and types what the first question asks for; meanwhile, something happens."""
+    """A person who reads for a while and types what the first question asks for; something happens by then."""
 
     def __init__(self) -> None:
         self.questions: list[str] = []

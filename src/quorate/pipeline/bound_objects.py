@@ -137,7 +137,10 @@ class _Reading:
         """What each call reaches, as written and by the object that it changes."""
         found = []
         for call, request in requests:
-            refs = [*reach_of_call(call, self.facts), *await _verified(stored_reach(self.cluster, self.facts, call))]
+            refs = [
+                *reach_of_call(call, self.facts),
+                *await _require_verified(stored_reach(self.cluster, self.facts, call)),
+            ]
             found += [(request, one) for one in refs if one.level != "read"]
         return found
 
@@ -151,7 +154,7 @@ class _Reading:
         own = locate(self.facts, request)
         related = [*([own] if own else []), *_related_locations(request)]
         if own is not None and own.path.startswith("/cluster/backup/"):  # the storage may decide what a job prunes
-            job = await _verified(read_stored(self.cluster, own))
+            job = await _require_verified(read_stored(self.cluster, own))
             related += [Location("/storage", "storage", str(name)) for name in [job.options.get("storage")] if name]
         return related
 
@@ -163,18 +166,18 @@ class _Reading:
             if match is not None:
                 query = (("pending", "1"),) if "pending" in match.endpoint.parameters else ()
                 found.append(Location(f"/cluster/sdn/{folder}", query=query))
-        vnets = await _verified(self.cluster.get("/cluster/sdn/vnets"))
+        vnets = await _require_verified(self.cluster.get("/cluster/sdn/vnets"))
         subnets = (f"/cluster/sdn/vnets/{row['vnet']}/subnets" for row in vnets or ())
         return [*found, *(Location(path, query=(("pending", "1"),)) for path in subnets)]
 
     async def _bind_location(self, location: Location) -> BoundObject:
-        stored = await _verified(read_stored(self.cluster, location))
+        stored = await _require_verified(read_stored(self.cluster, location))
         return BoundObject(str(location), stored.fingerprint)
 
     async def _bind_guest(self, target: Target, *, power: bool) -> BoundObject:
         """A guest by the facts that the plan names it by, as its node reports them."""
         try:
-            row = await _verified(self.cluster.inventory.fresh_guest(int(target.id)))
+            row = await _require_verified(self.cluster.inventory.fresh_guest(int(target.id)))
         except NotFound:
             if int(target.id) in self.plan.claimed_vmids:  # it does not exist yet
                 return BoundObject(str(target), "new")
@@ -188,7 +191,7 @@ class _Reading:
         """The state of a guest that the plan only addresses by its path."""
         node, kind = request.text("node"), "qemu" if "/qemu" in request.template else "lxc"
         location = Location(f"/nodes/{node}/{kind}/{request.text('vmid')}/status/current")
-        stored = await _verified(read_stored(self.cluster, location))
+        stored = await _require_verified(read_stored(self.cluster, location))
         return BoundObject(str(location), str(stored.options.get("status", "absent")))
 
     async def _bind_many(self, things: Sequence[tuple[Request, TargetRef]]) -> list[BoundObject]:
@@ -198,7 +201,7 @@ class _Reading:
             return []
         everyone = any(one.kind == GUESTS for _, one in many)
         vmids = None if everyone else {int(one.id) for _, one in many if one.id.isdecimal()}
-        listed = await _verified(self.cluster.inventory.guests_with_fresh_names(vmids))
+        listed = await _require_verified(self.cluster.inventory.guests_with_fresh_names(vmids))
         rows = {str(row.vmid): row for row in listed}
         census = Census(rows.values())
         found: dict[str, dict[str, str]] = {}
@@ -217,7 +220,7 @@ def _refuse_other_guest(target: Target, row: Resource) -> None:
         raise Conflict(f"{target} has become {row}", next_step="Nothing was done. Look again, then decide")
 
 
-async def _verified(reading: Awaitable[Any]) -> Any:
+async def _require_verified(reading: Awaitable[Any]) -> Any:
     """What was read; a failure says what it means for the call."""
     try:
         return await reading
@@ -273,7 +276,7 @@ def _related_locations(request: Request) -> Iterator[Location]:
 
 
 def _access_locations(request: Request) -> Iterator[Location]:
-    """Roles, groups and users that are granted or that are granted something, and what they hold already."""
+    """Roles, groups and users that are granted or that are granted something, and the roles they already have."""
     acl = "/access/acl"
     for name, folder in _GRANTED.items():
         if request.has(name):

@@ -58,8 +58,8 @@ async def _job(cluster: Cluster, facts: Facts, request: Request) -> list[str]:
     now = await _guests(cluster, stored_targets(facts, stored.location.path, stored.options))
     result = predict(request, stored)
     after = now if result is None else await _guests(cluster, stored_targets(facts, stored.location.path, result))
-    lines = [f"{name}: {_listed(now, 'no guest')}"]
-    return lines if after == now else [*lines, f"{name}, after the change: {_listed(after, 'no guest')}"]
+    lines = [f"{name}: {_join_names(now, 'no guest')}"]
+    return lines if after == now else [*lines, f"{name}, after the change: {_join_names(after, 'no guest')}"]
 
 
 async def _guests(cluster: Cluster, things: Sequence[TargetRef]) -> list[str]:
@@ -78,7 +78,7 @@ async def _pool(cluster: Cluster, facts: Facts, request: Request) -> list[str]:
         f"{_KINDS.get(row.get('type', ''), '')} {row.get('vmid') or row.get('storage')} {row.get('name', '')}".strip()
         for row in stored.options.get("members", ())
     ]
-    return [f"pool {stored.location.value}: {_listed(members, 'no member')}"]
+    return [f"pool {stored.location.value}: {_join_names(members, 'no member')}"]
 
 
 _KINDS: Final = {"qemu": "vm", "lxc": "ct", "openvz": "ct", "storage": "storage"}
@@ -111,7 +111,7 @@ async def _grant(cluster: Cluster, _: Facts, request: Request) -> list[str]:
     for role in request.elements("roles"):
         if not _BUILT_IN_ROLE.fullmatch(role):
             stored = await read_stored(cluster, Location(f"/access/roles/{role}"))
-            lines.append(f"role {role} with {_listed(sorted(stored.options), 'no privileges')}")
+            lines.append(f"role {role} with {_join_names(sorted(stored.options), 'no privileges')}")
     for group in request.elements("groups") if request.has("groups") else ():
         lines += await _members(cluster, group)
     return lines
@@ -120,7 +120,7 @@ async def _grant(cluster: Cluster, _: Facts, request: Request) -> list[str]:
 async def _role(cluster: Cluster, _: Facts, request: Request) -> list[str]:
     role = request.text("roleid")
     holders = [f"{row['ugid']} on {row['path']}" for row in await _entries(cluster, "roleid", role)]
-    return [f"role {role}: {_listed(holders, 'nobody')}"]
+    return [f"role {role}: {_join_names(holders, 'nobody')}"]
 
 
 async def _group(cluster: Cluster, _: Facts, request: Request) -> list[str]:
@@ -140,7 +140,7 @@ async def _user(cluster: Cluster, _: Facts, request: Request) -> list[str]:
 
 async def _members(cluster: Cluster, group: str) -> list[str]:
     stored = await read_stored(cluster, Location(f"/access/groups/{group}"))
-    return [f"group {group}: {_listed(stored.options.get('members') or (), 'no member')}"]
+    return [f"group {group}: {_join_names(stored.options.get('members') or (), 'no member')}"]
 
 
 async def _roles_of(cluster: Cluster, name: str, id: str) -> list[str]:
@@ -157,10 +157,10 @@ async def _ha_group(cluster: Cluster, _: Facts, request: Request) -> list[str]:
     group = request.text("group")
     rows = await cluster.get("/cluster/ha/resources")
     members = sorted(str(row["sid"]) for row in rows or () if row.get("group") == group)
-    return [f"HA group {group}: {_listed(members, 'no resource')}"]
+    return [f"HA group {group}: {_join_names(members, 'no resource')}"]
 
 
-def _listed(names: Iterable[str], none: str) -> str:
+def _join_names(names: Iterable[str], none: str) -> str:
     return ", ".join(names) or none
 
 
