@@ -11,7 +11,9 @@ from urllib.parse import urlencode
 import pytest
 
 from quorate.config import Access
-from tests.oracle import verdict
+from quorate.operations.backend import Backend
+from quorate.pipeline.approval_request import ApprovalRequest
+from tests.oracle import swaps, verdict
 from tests.oracle.episode import CALLS, Finding, Seed, run, smallest
 from tests.oracle.estate import Estate
 from tests.oracle.loop import InnerLoop
@@ -36,6 +38,34 @@ def test_a_few_calls_do_no_harm(seed: Seed) -> None:
 @pytest.mark.parametrize("seed", WIDE, ids=str)
 def test_many_calls_do_no_harm(seed: Seed) -> None:
     harmless(seed, CALLS)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_what_a_person_approves_is_done_to_what_they_saw(number: int) -> None:
+    bound(number, 40)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", range(4, 44))
+def test_what_a_person_approves_is_done_to_what_they_saw_in_many_calls(number: int) -> None:
+    bound(number, 150)
+
+
+def bound(number: int, calls: int) -> None:
+    questions, proceeded = swaps.run(Seed(Access.ADMIN, number), calls)
+    assert questions > calls // 40, "an oracle that is not asked sees nothing"
+    assert 0 < proceeded < questions
+
+
+def test_the_oracle_sees_objects_that_were_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that asks and does not look again."""
+
+    async def never(request: ApprovalRequest, backend: Backend) -> None:
+        pass
+
+    monkeypatch.setattr(ApprovalRequest, "confirm_identity", never)
+    with pytest.raises(swaps.Finding, match="while the person read"):
+        swaps.run(Seed(Access.ADMIN, 2), 60)
 
 
 def harmless(seed: Seed, calls: int) -> None:

@@ -263,6 +263,10 @@ def _about_jobs(one: Difference, deed: Deed) -> str | None:
     return None
 
 
+def guests_of_job(state: State, name: str) -> set[int]:
+    return _selected(state, _job(state, name))
+
+
 def _job(state: State, name: str) -> dict[str, Any]:
     return {path[3]: value for path, value in state.items() if path[:3] == ("jobs", "jobs", name)}
 

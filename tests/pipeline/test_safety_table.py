@@ -88,6 +88,7 @@ def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
         "operations.guests.test_power",
         "operations.storage.test_volume_references",
         "pipeline.test_answers",
+        "pipeline.test_approval_binding",
         "pipeline.test_exemptions",
         "pipeline.test_placement",
         "pipeline.test_safety_bounds",

@@ -143,10 +143,8 @@ class Homelab:
             found += [one.subject for one in await self.address_index.find_aliases(new, everyone)]
         return found
 
-    async def identity(self, kind: str, id: str) -> str:
+    async def identity(self, id: str) -> str:
         """A host is its name and where that leads: an approval does not cover another machine of that name later."""
-        if kind != HOST:
-            return ""
         everyone = {host.name: host for host in await self.hosts.everyone()}
         if id not in everyone:
             return "not registered"

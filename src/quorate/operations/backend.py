@@ -62,9 +62,6 @@ class Backend(Protocol):
         `by_name`: rules match names, which a cluster's view learns late, so the nodes are asked.
         """
 
-    async def identity(self, kind: str, id: str) -> str:
-        """What distinguishes this target, other than a guest, from a later one of the same name; may be empty."""
-
     def forget(self, changed: Iterable[int] = ()) -> None:
         """Drop what was read about guests, because something changed, such as these."""
 

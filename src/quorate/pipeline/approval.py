@@ -89,12 +89,12 @@ class Approver:
         """Return if an authorized person agreed to exactly this; otherwise raise what is missing."""
         if self.mode is Mode.NONE:
             return self._switched_off
-        row = request.as_row(exchange.caller, backend.name, await request.identity(backend))
+        row = request.as_row(exchange.caller, backend.name, request.judged)
         if self.mode is Mode.TOKEN:
             return await self._redeem_token(row, token, request.change)
         answered = await self._obtain_answer(row, request, exchange, seconds)
-        now = await request.identity(backend)  # the person took their time: the target may have changed
-        used = await self.approvals.use(answered.id, row.caller, row.digest, now, request.change)
+        await request.confirm_identity(backend)  # the person took their time: the target may have changed
+        used = await self.approvals.use(answered.id, row.caller, row.digest, row.identity, request.change)
         if not used:
             raise Conflict(
                 f"The approval {answered.id} cannot be used: {used}",

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.operations.backend import Backend
-from quorate.operations.plan import Plan, Target
+from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk
+from quorate.pipeline.bound_objects import describe_changes, read_bound_objects
 from quorate.pipeline.caller import Caller, Question
 from quorate.pipeline.differences import Difference
-from quorate.pipeline.question import GUESTS, confirmation_word, question, targets_of
+from quorate.pipeline.question import confirmation_word, question
 from quorate.pipeline.sanitization import escape_invisible
-from quorate.problems import NotFound
-from quorate.pve.cluster import Cluster
+from quorate.problems import Conflict, Problem
 from quorate.state.approvals import Approval, Remark, Request, request_digest
 
 PIPELINE_ARGUMENTS = ("dry_run", "wait", "plan_token")
 """Arguments of the pipeline itself: calls that differ only in these are the same request."""
+LOOK_AGAIN = "Nothing was done. Look at it again, then call again if it is still right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ApprovalRequest:
     """What it is about, to find earlier answers: `target_keys`."""
     change: str = ""
     """The id of the journal entry that will use the approval."""
+    judged: str = ""
+    """The identity at the time when the plan was judged; empty for a plan that nobody has to approve."""
 
     def as_row(self, caller: Caller, cluster: str, identity: str) -> Request:
         who = _caller_key(caller)
@@ -69,29 +72,27 @@ class ApprovalRequest:
 
     async def identity(self, backend: Backend) -> str:
         """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
-        guests = [one for where, part in self.plan.parts() for one in await _guest_identities(where or backend, part)]
-        others = [await _other_identity(backend, one) for one in targets_of(self.plan) if one.kind not in GUESTS]
-        return escape_invisible("; ".join([*guests, *others, f"plan {self.plan.digest[:16]}"]))
+        bound = await read_bound_objects(backend, self.plan)
+        return escape_invisible("; ".join([*map(str, bound), f"plan: {self.plan.digest[:16]}"]))
+
+    async def confirm_identity(self, backend: Backend) -> None:
+        """Raise if anything that the plan acts on is not what was judged, or cannot be read any more."""
+        try:
+            now = await self.identity(backend)
+        except Conflict:
+            raise
+        except Problem as problem:
+            raise Conflict(
+                f"{self.summary}: what it acts on cannot be verified", why=str(problem), next_step=LOOK_AGAIN
+            ) from None
+        if now != self.judged:
+            raise Conflict(
+                f"{self.summary}: what it acts on has changed in the meantime",
+                why=f"Changed: {describe_changes(self.judged, now)}",
+                next_step=LOOK_AGAIN,
+            )
 
 
 def _caller_key(caller: Caller) -> str:
     """The caller that an approval is bound to: the token's subject, otherwise the client and its transport."""
     return f"{caller.transport}:{caller.subject or caller.client}"
-
-
-async def _guest_identities(backend: Backend, plan: Plan) -> list[str]:
-    backend.forget()
-    return [await _guest_identity(backend.api, target) for target in targets_of(plan) if target.kind in GUESTS]
-
-
-async def _guest_identity(cluster: Cluster, target: Target) -> str:
-    try:
-        guest = await cluster.guest(int(target.id))
-        config = await guest.get("config")
-    except NotFound:
-        return f"{target} new"
-    return f"{guest} on {guest.row.node} digest {config.get('digest', '')}"
-
-
-async def _other_identity(backend: Backend, target: Target) -> str:
-    return f"{target} {await backend.identity(target.kind, target.id)}".rstrip()

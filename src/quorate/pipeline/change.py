@@ -21,7 +21,7 @@ from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach
 from quorate.pipeline.caller import AnswerLater, Scope
 from quorate.pipeline.deletions import check_references
 from quorate.pipeline.differences import Difference, differences
-from quorate.pipeline.execution import apply, confirm_identity
+from quorate.pipeline.execution import apply
 from quorate.pipeline.invocation import Invocation, Result
 from quorate.pipeline.losses import losses
 from quorate.pipeline.preflight import check_plan
@@ -44,6 +44,7 @@ from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import guests_in
 from quorate.pve.subjects import Subject
 from quorate.pve.tasks import Report
+from quorate.state.approvals import RemarkKind
 from quorate.state.outcomes import Outcome, StepState
 from quorate.state.trail import AuditUnwritable
 
@@ -154,17 +155,21 @@ class ChangeRun:
         await self._journal.freeze.require_none()  # before anybody is asked
         deadline = self._clock.monotonic() + self._wait_seconds(wait)
         grant: ApprovalGrant | None = None
+        bound = risk is Risk.DESTROY or self._approver.needed(risk)
+        if bound:
+            request = replace(request, judged=await request.identity(backend))
         if self._approver.needed(risk):
             grant = await self._obtain_approval(site, request, deadline)
-            (await self._authorize(site, plan)).require(at_most=risk)  # the person took their time
+        if bound:  # the person took their time, and what is judged from here on is what was read
+            (await self._authorize(site, plan)).require(at_most=risk)
             plan = await self._check_references(site, plan)
             await self._journal.freeze.require_none()
-        if risk is Risk.DESTROY:
-            await confirm_identity(backend, plan)
         parts = [
             (self._pipeline.sites.site_of(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
         before = await self._observe_options(site, plan)
+        if bound:
+            await request.confirm_identity(backend)
         intent = self._sanitizer.journal_line(record.intent(self._clock.time()))
         await self._entry.begin(intent, reservations(parts, self._call.operation, risk))
         plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
@@ -252,7 +257,10 @@ class ChangeRun:
         """Add everything that the person has to know. Refuse if it is more than anyone would read."""
         reach = await reach_of(self._pipeline.sites, site, request.plan)
         effects = await effects_of(self._pipeline.sites, site, self._call.operation, request.plan)
-        remarks = await briefing(site.backend, request.plan, reach, effects, request.risk)
+        remarks = [
+            replace(one, text=self._blank(one.text)) if one.kind is RemarkKind.REACH else one
+            for one in await briefing(site.backend, request.plan, reach, effects, request.risk)
+        ]
         changed = await differences(site.backend, request.plan)
         texts = (
             request.plan.summary,

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quorate.hints import GUEST_GET, GUEST_LIST, TASK_GET, TASK_LIST, Advice, see
+from quorate.hints import GUEST_GET, TASK_GET, TASK_LIST, Advice, see
 from quorate.operations.backend import Backend
-from quorate.operations.plan import Action, Call, Plan, StepContext, Target, in_wire_form
+from quorate.operations.plan import Action, Call, Plan, StepContext, in_wire_form
 from quorate.pipeline import responses
 from quorate.pipeline.evidence import expected_tasks
 from quorate.pipeline.step import Step, StepLog
-from quorate.problems import Conflict, NotFound, OutcomeUnknown, Overtaken, Problem, TaskFailed
+from quorate.problems import OutcomeUnknown, Overtaken, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import conflict_advice, id_was_taken
 from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, find_started, follow, gather_bounded
@@ -273,32 +273,6 @@ async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> 
             step.state, step.note = StepState.RUNNING, Advice("PVE is still working on it", GUEST_GET)
             return
         await cluster.clock.sleep(SETTLE_INTERVAL)
-
-
-async def confirm_identity(backend: Backend, plan: Plan) -> None:
-    """Before a DESTROY: the guests are still the ones that the plan names."""
-    for where, part in plan.parts():
-        targets = [step.target for step in part.calls if step.target is not None and step.target.kind in ("vm", "ct")]
-        if targets:
-            await _confirm_identity((where or backend).api, part, targets)
-
-
-async def _confirm_identity(cluster: Cluster, plan: Plan, targets: Sequence[Target]) -> None:
-    cluster.forget()
-    for target in targets:
-        try:
-            now = await cluster.inventory.fresh_guest(int(target.id))
-        except NotFound:
-            if int(target.id) in plan.claimed_vmids:  # it does not exist yet
-                continue
-            raise Conflict(
-                f"{target} no longer exists", next_step=Advice("Nothing was done. See what exists", GUEST_LIST)
-            ) from None
-        if (now.kind, now.node) != (target.kind, target.node) or (now.name and target.name and now.name != target.name):
-            raise Conflict(
-                f"{target} has become {now}",
-                next_step="Nothing was done. Look again, then decide",
-            )
 
 
 def _split(report: Report | None, share: float) -> tuple[Report | None, Report | None]:

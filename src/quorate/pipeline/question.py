@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from quorate.operations.api.risk import Effect
@@ -15,16 +17,19 @@ from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.operations.registry import Risk
 from quorate.pipeline.authorization import ON_A_NODE
+from quorate.pipeline.dependents import describe_dependents
 from quorate.pipeline.losses import losses
 from quorate.pipeline.responses import redacted_params
 from quorate.pipeline.sanitization import clean_text, one_line, shorten
-from quorate.problems import NotFound, Refused
-from quorate.pve.cluster import Cluster
+from quorate.problems import NotFound, Problem, Refused
+from quorate.pve.cluster import STATUS, Cluster
 from quorate.pve.subjects import Subject
 from quorate.pve.targets import GUEST
+from quorate.pve.tasks import gather_bounded
 from quorate.state.approvals import Approval, Remark, RemarkKind
 
 GUESTS = ("vm", "ct")
+GUESTS_AT_ONCE = 16
 LONGEST_VALUE, LONGEST_WORD = 160, 100
 CODE = frozenset({"command", "args", "hookscript", "script", "entrypoint"})
 """Parameters that run."""
@@ -53,6 +58,7 @@ async def briefing(
         RemarkKind.FINAL: ["This cannot be undone"] if final else [],
         RemarkKind.LOST: await losses(backend, plan),
         RemarkKind.TARGET: await _targets(backend, plan, reach),
+        RemarkKind.REACH: await describe_dependents(backend, plan),
         RemarkKind.REASON: dict.fromkeys(reasons),
         RemarkKind.WARNING: map(str, plan.warnings),
         RemarkKind.OTHER: [
@@ -172,16 +178,19 @@ async def _targets(backend: Backend, plan: Plan, reach: Sequence[tuple[Backend, 
                 guests.setdefault((place.name, target.id), place)
             else:
                 named.setdefault((target.kind, target.id), str(target))
-    lines = [await _guest_state(place.api, vmid) for (_, vmid), place in guests.items()]
+    states = [partial(_guest_state, place.api, vmid) for (_, vmid), place in guests.items()]
+    lines = await gather_bounded(GUESTS_AT_ONCE, states)
     return [*(line for line in lines if line), *named.values()]
 
 
 async def _guest_state(cluster: Cluster, vmid: str) -> str:
-    """Empty for a guest that does not exist yet."""
+    """As its node reports it, because the cluster's view lags by seconds; empty if it does not exist yet."""
     try:
         guest = await cluster.guest(int(vmid))
     except NotFound:
         return ""
+    with suppress(Problem):  # of a node that does not answer, the cluster knows the last state
+        await guest.get(STATUS)
     row = guest.row
     tags = f", tags: {', '.join(row.tag_list)}" if row.tag_list else ""
     return f"{guest}, {'a template' if row.template else row.status} on {row.node}{tags}"

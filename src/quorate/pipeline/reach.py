@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -60,9 +60,8 @@ async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[Targe
         members = await _group_members(cluster, group["name"]) if group else []
     except (NotFound, ParameterRejected):  # PVE will report it
         return []
-    about = {name: stored[name] for name in _TARGET_KEYS if name in stored}
     return [
-        *_targets_of(facts, call.path, about),
+        *stored_targets(facts, call.path, stored),
         *(one for sid in members for one in _targets_of(facts, f"/cluster/ha/resources/{sid}", {})),
     ]
 
@@ -82,6 +81,11 @@ async def placement_reach(cluster: Cluster, facts: Facts, calls: Iterable[Call])
 
 async def _group_members(cluster: Cluster, name: str) -> list[str]:
     return [str(row["sid"]) for row in await cluster.get("/cluster/ha/resources") if row.get("group") == name]
+
+
+def stored_targets(facts: Facts, path: str, stored: Mapping[str, Any]) -> list[TargetRef]:
+    """What an object with this content is about, such as the guests that a backup job selects."""
+    return _targets_of(facts, path, {name: stored[name] for name in _TARGET_KEYS if name in stored})
 
 
 def _targets_of(facts: Facts, path: str, params: dict[str, Any]) -> list[TargetRef]:

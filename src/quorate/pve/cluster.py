@@ -195,9 +195,6 @@ class Cluster:
         census = Census(rows)
         return [census.subjects(things) for things in reach]
 
-    async def identity(self, kind: str, id: str) -> str:  # noqa: ARG002
-        return ""
-
     def forget(self, changed: Iterable[int] = ()) -> None:
         self.inventory.forget(changed)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from quorate.problems import NotFound, ParameterRejected
+from quorate.problems import NotFound, ParameterRejected, ServerFailed
 from quorate.pve.formats import split_list
 from quorate.pve.schema import Facts
 from quorate.pve.validation import text_of
@@ -33,8 +33,8 @@ _SNAPSHOT: Final = re.compile(r"/snapshot/{snapname}(?:/rollback|/config)?")
 _GUEST_COLLECTIONS: Final = ("/firewall/", "/agent")
 """Below a guest, but not its configuration."""
 
+_POOL: Final = re.compile(r"/pools(?:/{poolid})?")
 _INSTEAD: Final = {
-    "/pools": "/pools/{poolid}",
     "/nodes/{node}/services/{service}": "/nodes/{node}/services/{service}/state",
     "/nodes/{node}/replication/{id}": "/nodes/{node}/replication/{id}/status",
     "/nodes/{node}/tasks/{upid}": "/nodes/{node}/tasks/{upid}/status",
@@ -62,9 +62,22 @@ _SELECTIONS: Final = ("vmid", "pool", "all")
 
 _VOLATILE: Final = frozenset(
     {"next-run", "last-run-endtime", "last-run-state", "last-run-upid", "used", "active", "exists", "uptime", "pending"}
-    | {"time", "localtime"}
+    | {"time", "localtime", "last_sync", "next_sync", "last_try", "duration", "fail_count"}
+    | {"wearout", "mem_usage", "pid"}
 )
 """What PVE computes when it is asked, so it changes while nobody changes anything."""
+_ABSENCE: Final = re.compile(
+    r"no such |does not exist|not found|not defined|no rule at position|have been migrated to rules"
+    r"|binary not installed",
+    re.I,
+)
+"""How PVE says that something is not there, where it does so as a failure (500) or a bad parameter (400)."""
+_CONFIGURATION: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/config")
+"""The digest of a guest covers its snapshots and pending changes, too; elsewhere it is that of a file with others."""
+_DISKS: Final = re.compile(r"/nodes/[^/]+/disks/list")
+"""There, `used` names what is on the disk."""
+_MEMBER: Final = ("id", "type", "name")
+"""Of a member of a pool, what is not a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,8 @@ class Location:
     key: str = ""
     """In a list: the field that names the row; empty if the path shows the object itself."""
     value: str = ""
+    query: tuple[tuple[str, str], ...] = ()
+    """Parameters of the read."""
 
     def __str__(self) -> str:
         return f"{self.path} {self.key}={self.value}" if self.key else self.path
@@ -106,7 +121,10 @@ class StoredObject:
         """Changes whenever anyone changes the object, and only then: PVE lists rows and fields in any order."""
         if not self.exists:
             return "absent"
-        return hashlib.sha256(msgspec.json.encode(_canonical(self.content), order="sorted")).hexdigest()[:16]
+        path = self.location.path
+        ignored = _VOLATILE if _CONFIGURATION.fullmatch(path) else _VOLATILE | {"digest"}
+        content = _canonical(_without_measurements(self.content), ignored - {"used"} if _DISKS.match(path) else ignored)
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
 
 def locate(facts: Facts, request: Request) -> Location | None:
@@ -122,6 +140,9 @@ def locate(facts: Facts, request: Request) -> Location | None:
         return None
     if template == "/access/acl":
         return Location(template, "path", _text(values.get("path")))
+    if _POOL.fullmatch(template):  # the name of a nested one has a slash, which no path can have
+        pool = _text(values.get("poolid"))
+        return Location("/pools", "poolid", pool, (("poolid", pool),)) if pool else None
     if shown := _INSTEAD.get(template):
         return _own_location(shown, values)
     if template.endswith("/firewall/rules"):  # a rule has no name, only a position, and positions move
@@ -134,9 +155,11 @@ def locate(facts: Facts, request: Request) -> Location | None:
 async def read_stored(cluster: Cluster, location: Location) -> StoredObject:
     """The object as it is now. Raises a Problem if it cannot be read: then nothing is known about it."""
     try:
-        shown = await cluster.get(location.path)
-    except (NotFound, ParameterRejected) as problem:
-        if isinstance(problem, ParameterRejected) and "no such" not in str(problem).lower():  # jobs answer 400
+        shown = await cluster.get(location.path, **dict(location.query))
+    except NotFound:
+        return StoredObject(location, None)
+    except (ParameterRejected, ServerFailed) as problem:
+        if not _ABSENCE.search(str(problem)):
             raise
         return StoredObject(location, None)
     if not location.key:
@@ -229,11 +252,23 @@ def _nearest_object(facts: Facts, request: Request, values: Mapping[str, Text]) 
     return None
 
 
-def _canonical(value: Any) -> Any:
+def _without_measurements(content: Any) -> Any:
+    """A pool shows its members with their load."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("members"), list):
+        return content
+    members = [
+        {name: row[name] for name in _MEMBER if name in row} if isinstance(row, Mapping) else row
+        for row in content["members"]
+    ]
+    return {**content, "members": members}
+
+
+def _canonical(value: Any, ignored: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _canonical(part) for name, part in value.items() if name not in _VOLATILE}
+        return {str(name): _canonical(part, ignored) for name, part in value.items() if name not in ignored}
     if isinstance(value, (list, tuple)):
-        return sorted((_canonical(part) for part in value), key=lambda part: msgspec.json.encode(part, order="sorted"))
+        parts = (_canonical(part, ignored) for part in value)
+        return sorted(parts, key=lambda part: msgspec.json.encode(part, order="sorted"))
     return text_of(value) if isinstance(value, (bool, int, float)) else value
 
 

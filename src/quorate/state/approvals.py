@@ -69,6 +69,7 @@ class RemarkKind(StrEnum):
     FINAL = "final"
     LOST = "lost"
     TARGET = "target"
+    REACH = "reach"
     REASON = "reason"
     WARNING = "warning"
     OTHER = "other"
@@ -77,6 +78,7 @@ class RemarkKind(StrEnum):
 _LABELS = {
     RemarkKind.LOST: "lost",
     RemarkKind.TARGET: "target",
+    RemarkKind.REACH: "reaches",
     RemarkKind.REASON: "asked because",
     RemarkKind.WARNING: "warning",
 }
@@ -106,7 +108,7 @@ class Request:
     digest: str
     """From `request_digest`."""
     identity: str
-    """Kind, vmid, name and config digest of every target, as text."""
+    """Every object that it acts on or depends on, with a fingerprint of its content, as text."""
     summary: str
     plan: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()

@@ -32,6 +32,7 @@ class Card:
     final: bool
     lost: list[str]
     targets: list[str]
+    reach: list[str]
     reasons: list[str]
     warnings: list[str]
     other: list[str]
@@ -127,6 +128,7 @@ def _card(row: Approval, recent: Iterable[Approval]) -> Card:
         final=bool(remarks[RemarkKind.FINAL]),
         lost=remarks[RemarkKind.LOST],
         targets=remarks[RemarkKind.TARGET],
+        reach=remarks[RemarkKind.REACH],
         reasons=remarks[RemarkKind.REASON],
         warnings=remarks[RemarkKind.WARNING],
         other=remarks[RemarkKind.OTHER],
