@@ -68,7 +68,6 @@ def exists(quorate: Rig, vmid: int = GUEST) -> bool:
 
 
 @tries("a client turns a question down without showing it to anyone")
-@pytest.mark.every_case
 @ERAS
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_client_that_refuses_at_once_leaves_the_request_to_the_operator(

@@ -241,14 +241,6 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 
 
-CENTRAL = (
-    "a job that prunes gets every guest",
-    "a job is retargeted before its deletion",
-    "a storage is replaced by another of its name",
-    "a stopped guest runs when it is rolled back",
-)
-
-
 @tries(
     "a job, storage or mapping is changed or replaced under its name while the person reads the question",
     "a guest joins the pool, job or node that a question is about",
@@ -257,9 +249,7 @@ CENTRAL = (
     "networks or firewall rules are added between the question and the answer",
 )
 @pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize(
-    "what", [pytest.param(what, marks=pytest.mark.every_case if what in CENTRAL else ()) for what in ATTACKS]
-)
+@pytest.mark.parametrize("what", ATTACKS)
 async def test_nothing_is_done_to_an_object_that_the_person_did_not_see(tmp_path: Path, what: str, mode: str) -> None:
     await attack(tmp_path, ATTACKS[what], mode)
 
@@ -288,7 +278,7 @@ async def attack(tmp_path: Path, one: Attack, mode: str = "legacy") -> None:
         await quorate.clock.advance(READING_SECONDS)
         assert differences(swapped[0], state_of(world)) == []
         assert one.names in reader.questions[0]
-        assert quorate.audit()[-1]["outcome"] == "refused"
+        assert quorate.audit()[-1]["outcome"] in ("refused", "asked")  # asked again in the newer era, and not answered
 
 
 UNTOUCHED = [what for what, one in ATTACKS.items() if what not in ("a guest is started before its deletion",)]

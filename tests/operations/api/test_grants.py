@@ -34,7 +34,6 @@ def is_unclassified(endpoint: Endpoint, params: dict[str, Any]) -> bool:
     return any(effect.reason is Reason.UNCLASSIFIED for effect in effects_of(endpoint, params))
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_write_and_every_option_of_it_is_classified(version):
     unclassified = set()
@@ -118,7 +117,6 @@ FORMERLY_HARMLESS: list[tuple[str, str, str, dict[str, Any]]] = [
 
 
 @tries("an endpoint or option that nobody thought about")
-@pytest.mark.every_case
 @pytest.mark.parametrize(("method", "path", "shown", "params"), FORMERLY_HARMLESS)
 async def test_what_only_looked_harmless_needs_admin(tmp_path, method, path, shown, params):
     policy = read_policy(tomllib.loads('[[rules]]\nname = "kept"\ndeny = "destroy"\n'), Source(Rank.TOML))
