@@ -143,6 +143,7 @@ TELLING: list[tuple[str, dict[str, Any]]] = [
     ),
     ("api_call", {"method": "POST", "path": "/nodes/pve1/services/pvestatd/restart"}),
     ("pool_set", {"pool": "media", "comment": "films"}),
+    ("pool_set", {"pool": "production/web", "comment": "nested", "add_guests": [204]}),
 ]
 """Calls whose result looks much like what was there before: each of them was, or could be, taken for done."""
 

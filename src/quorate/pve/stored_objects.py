@@ -72,6 +72,8 @@ class Location:
     key: str = ""
     """In a list: the field that names the row; empty if the path shows the object itself."""
     value: str = ""
+    asked_for: bool = False
+    """The row is complete only if it is asked for by its name."""
 
     def __str__(self) -> str:
         return f"{self.path} {self.key}={self.value}" if self.key else self.path
@@ -119,6 +121,8 @@ def locate(facts: Facts, request: Request) -> Location | None:
         return None
     if template == "/access/acl":
         return Location(template, "path", _text(values.get("path")))
+    if template == "/pools" and "/" in (pool := _text(values.get("poolid"))):  # a path cannot carry a nested pool
+        return Location(template, "poolid", pool, asked_for=True)
     if shown := _INSTEAD.get(template):
         return _own_location(shown, values)
     if template.endswith("/firewall/rules"):  # a rule has no name, only a position, and positions move
@@ -131,7 +135,7 @@ def locate(facts: Facts, request: Request) -> Location | None:
 async def read_stored(cluster: Cluster, location: Location) -> StoredObject:
     """The object as it is now. Raises a Problem if it cannot be read: then nothing is known about it."""
     try:
-        shown = await cluster.get(location.path)
+        shown = await cluster.get(location.path, **({location.key: location.value} if location.asked_for else {}))
     except (NotFound, ParameterRejected) as problem:
         if isinstance(problem, ParameterRejected) and "no such" not in str(problem).lower():  # jobs answer 400
             raise
