@@ -12,12 +12,15 @@ import pytest
 
 from quorate.operations.registry import TOOLSETS, Operation, operations
 from quorate.pve.connection import Limits
+from tests.coverage.rows import ask_all
 from tests.generators import examples
+from tests.generators.combined_arguments import combined_arguments
 from tests.generators.population import CONTENT, populate
 from tests.generators.read_arguments import read_arguments
+from tests.oracle.state import State, differences, state_of
 from tests.rigs.mcp_session import Rig, pointed_at, rig, second_server, text_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+pytestmark = pytest.mark.anyio
 
 FAULTS = {
     "the connection is cut before": ["drop:before"],
@@ -52,6 +55,7 @@ INSIDE: dict[str, dict[str, Any]] = {
 OUR_DEFECT = ("failed inside Quorate", "Traceback", "object at 0x")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 async def test_every_tool_ends_with_a_clear_answer(tmp_path: Path, faults: list[str]) -> None:
     async with rig(tmp_path) as quorate:
@@ -67,6 +71,7 @@ async def test_every_tool_ends_with_a_clear_answer(tmp_path: Path, faults: list[
                 await ends_clearly(asked, operation, arguments)
 
 
+@pytest.mark.thorough
 async def test_every_tool_says_that_nobody_answers(tmp_path: Path) -> None:
     async with rig(tmp_path) as quorate:
         await populate(quorate)
@@ -115,3 +120,117 @@ async def ends_clearly(quorate: Rig, operation: Operation, arguments: dict[str, 
 def allowed(write: tuple[str, str]) -> int:
     """How often one call may make the same write: a command through the agent may take several."""
     return 10 if "/agent/" in write[1] else 1
+
+
+# -- what is claimed, and what the world shows -------------------------------------------------------------------------
+
+WRITES = ("POST", "PUT", "DELETE")
+MAY_BE_EMPTY = ("/cluster/firewall/ipset", "/cluster/firewall/groups", "/nodes/pve1/qemu/102/firewall/ipset")
+NEVER_ARRIVES = "drop:before"
+LOST_ANSWERS = ["drop:after", "drop:mid", "596:after", "garbage:json"]
+NEAR = {"rule": "near", "kind": "nodes", "guests": [101], "nodes": ["pve1"]}
+RESTART = {"node": "pve1", "service": "pvestatd", "action": "restart"}
+TELLING: list[tuple[str, dict[str, Any]]] = [
+    ("ha_rule_set", {**NEAR, "nodes": ["pve1", "pve2"], "strict": True}),
+    ("node_service_control", RESTART),
+    ("node_service_control", {**RESTART, "action": "reload"}),
+    ("cloudinit_set", {"guest": 102, "regenerate": True}),
+    ("guest_power", {"guest": 104, "action": "reset"}),
+    ("guest_configure", {"guest": 204, "memory": 2048}),
+    (
+        "api_call",
+        {"method": "PUT", "path": "/cluster/ha/rules/near", "params": {"type": "node-affinity", "comment": "x"}},
+    ),
+    ("api_call", {"method": "POST", "path": "/nodes/pve1/services/pvestatd/restart"}),
+    ("pool_set", {"pool": "media", "comment": "films"}),
+    ("pool_set", {"pool": "production/web", "comment": "nested", "add_guests": [204]}),
+]
+"""Calls whose result looks much like what was there before: each of them was, or could be, taken for done."""
+
+
+async def test_what_never_arrived_is_never_called_done(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("ha_rule_set", **NEAR)
+        for tool, arguments in TELLING:
+            await claims_only_what_is_so(quorate, tool, arguments, NEVER_ARRIVES)
+
+
+async def test_what_was_done_is_found_and_never_called_not_done(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("ha_rule_set", **NEAR)
+        for tool, arguments in TELLING:
+            await claims_only_what_is_so(quorate, tool, arguments, "drop:after")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", [NEVER_ARRIVES, *LOST_ANSWERS])
+async def test_no_tool_claims_what_the_world_does_not_show(tmp_path: Path, fault: str) -> None:
+    async with rig(tmp_path) as quorate:
+        await populate(quorate)
+        for tool, arguments in list(all_changes(quorate)):
+            await claims_only_what_is_so(quorate, tool, arguments, fault)
+
+
+@pytest.mark.thorough
+async def test_a_write_that_comes_late_is_not_called_not_done(tmp_path: Path) -> None:
+    """PVE handles it only after Quorate has given up; the effect may be there before Quorate has looked, or after."""
+    async with rig(tmp_path, limits=Limits(request_seconds=1.0)) as quorate:
+        await quorate.facts("ha_rule_set", **NEAR)
+        for tool, arguments in TELLING:
+            await claims_only_what_is_so(quorate, tool, arguments, "latency:2")
+
+
+def all_changes(quorate: Rig) -> Iterator[tuple[str, dict[str, Any]]]:
+    image = quorate.audit_file.with_name("tiny.iso")
+    image.write_bytes(CONTENT)
+    known = combined_arguments(quorate.sim.world, image)
+    for operation in operations(TOOLSETS).values():
+        if operation.toolset == "inside" and operation.changes:
+            yield operation.name, INSIDE[operation.name]
+        elif operation.changes:
+            for arguments in known.get(operation.name) or [next(examples(operation, quorate.sim.world, image))]:
+                yield operation.name, arguments
+
+
+async def claims_only_what_is_so(quorate: Rig, tool: str, arguments: dict[str, Any], fault: str) -> None:
+    """The claim of the answer, compared with the world before and after."""
+    await quorate.clock.advance(5)  # what earlier calls started ends
+    before, tasks, mark = await look_at(quorate), all_tasks(quorate), len(quorate.sim.requests)
+    added = [quorate.sim.faults.add(f"{fault}:{method}:/*") for method in WRITES]
+    async with asyncio.timeout(60):
+        answer = await quorate.call(tool, **arguments)
+    for one in added:
+        quorate.sim.faults.remove(one)
+    if all(method == "GET" for method, _ in quorate.requests_since(mark)):
+        return
+    claim, where = claim_of(answer, quorate), f"{tool} {arguments} under {fault}: {text_of(answer)}"
+    changed, started = differences(before, await look_at(quorate)), all_tasks(quorate) - tasks
+    if claim == "done":
+        assert fault != NEVER_ARRIVES, where
+        assert changed or started, where
+    elif claim == "not done":
+        assert not started, f"{started}: {where}"
+        assert not changed, f"{[str(one) for one in changed[:5]]}: {where}"
+
+
+async def look_at(quorate: Rig) -> State:
+    """Everything that the world holds, and the names of what may be empty."""
+    names = await ask_all(quorate.sim, *MAY_BE_EMPTY)
+    return {**state_of(quorate.sim.world), ("names",): str(names)}
+
+
+def claim_of(answer: Any, quorate: Rig) -> str:
+    """done, failed, not done or unknown, by the entry and the answer: both have to say the same."""
+    if "The task failed" in text_of(answer):  # it was found, and did what it could
+        return "failed"
+    outcome = quorate.audit()[-1]["outcome"]
+    said = "unknown" if "not known" in text_of(answer) else "not done" if answer.is_error else "done"
+    if outcome in ("done", "done with warnings"):
+        assert said == "done", text_of(answer)
+        return "done"
+    return "unknown" if said == "unknown" or outcome in ("unknown", "running", "partly done") else said
+
+
+def all_tasks(quorate: Rig) -> Counter[str]:
+    world = quorate.sim.world
+    return Counter(str(task.upid) for node in world.nodes for task in world.tasks.newest_first(node))

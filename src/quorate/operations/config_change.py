@@ -46,11 +46,6 @@ class ConfigEdit:
     force: bool = False
     """Destroys the volumes of deleted disks."""
 
-    def is_done(self, config: Mapping[str, Any]) -> bool:
-        return all(is_set(name, value, config) for name, value in self.set.items()) and not any(
-            name in config for name in self.delete
-        )
-
 
 def write_config(
     guest: Guest,
@@ -65,10 +60,6 @@ def write_config(
 
     `slow` is for edits that create disks or plug devices: a VM does them in a task. Containers have no such request.
     """
-
-    async def is_done() -> bool:
-        return edit.is_done(await guest.get("config"))
-
     params = {
         **edit.set,
         "delete": ",".join(edit.delete) or None,
@@ -77,7 +68,6 @@ def write_config(
         "force": 1 if edit.force else None,
     }
     method = "POST" if guest.is_vm and slow else "PUT"
-    settled = settled or (is_done if edit.set or edit.delete else None)
     return guest_call(guest, method, "config", summary, settled=settled, **params)
 
 

@@ -53,9 +53,10 @@ class Call:
     task_id: str | None = None
     """The id of its task where that is not a vmid, so that the task can be found if PVE's answer is lost."""
     settled: Callable[[], Awaitable[bool]] | None = None
-    """Whether the change has taken effect, asked after a lost answer. None where that cannot be seen."""
+    """Whether the change has taken effect, asked after a lost answer: only where neither a task nor the object that it
+    writes to shows that. It must be false as long as nothing was done."""
     arrived: Callable[[], Awaitable[bool]] | None = None
-    """What is waited for after tasks that only pass the work on (to the HA manager, to a reboot); else `settled`."""
+    """What is waited for after tasks that only pass the work on: to the HA manager, to a reboot."""
     digest: Callable[[], Awaitable[str]] | None = field(default=None, compare=False)
     """Reads the digest to send, where an earlier step changes it; a Problem if anyone else changed anything."""
     task_unnamed: bool = False

@@ -180,11 +180,7 @@ async def snapshot_update(pve: Cluster, guest: GuestRef, snapshot: str, descript
     if str(row.get("description") or "").strip() == description.strip():
         return Plan(summary, unchanged=("It already has this description",))
 
-    async def described() -> bool:
-        now = existing_snapshot(found, await snapshots_of(found), snapshot)
-        return str(now.get("description") or "").strip() == description.strip()
-
-    call = guest_call(found, "PUT", f"snapshot/{snapshot}/config", summary, settled=described, description=description)
+    call = guest_call(found, "PUT", f"snapshot/{snapshot}/config", summary, description=description)
     return Plan(summary, (call,))
 
 

@@ -131,15 +131,12 @@ async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
     if not (await read_state(pve.client, upid)).running:
         return Plan(summary, unchanged=("The task has already ended",))
 
-    async def ended() -> bool:
-        return not (await read_state(pve.client, upid)).running
-
     async def after() -> dict[str, Any]:
         # PVE gives the worker five seconds to end before it is killed
         state = await follow(pve.client, upid, clock=pve.clock, wait=STOP_SECONDS)
         return {"status": state.outcome, "exit": state.exit or ""}
 
-    call = Call(summary, "DELETE", upid.path, target=Target("task", upid.text, node=upid.node), settled=ended)
+    call = Call(summary, "DELETE", upid.path, target=Target("task", upid.text, node=upid.node))
     return Plan(summary, (call,), after=after)
 
 

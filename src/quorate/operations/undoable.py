@@ -13,9 +13,10 @@ from quorate.problems import Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.formats import split_list
+from quorate.pve.schema import Facts
+from quorate.pve.stored_objects import CONTROL
 from quorate.state.canonical import canonical
 
-CONTROL = frozenset({"digest", "delete", "revert", "force", "skiplock", "background_delay"})
 _SIDE_EFFECT: Final = re.compile(r"boot|bootdisk|unused\d+")
 """Options that PVE itself adjusts when devices come or go."""
 _SNAPSHOT: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/snapshot")
@@ -29,23 +30,32 @@ def touched_keys(call: Call, path_values: Mapping[str, str]) -> list[str]:
     return sorted({*set_, *(name for name in split_list(str(call.params.get("delete", ""))) if name)})
 
 
-async def observe(cluster: Cluster, call: Call) -> Values | None:
-    """The options that the call is about, as they are now; None if they cannot be read where they are written."""
-    if call.method not in ("PUT", "POST") or (call.method == "POST" and not call.path.endswith("/config")):
-        return None
-    facts = await cluster.facts()
+def is_observable(facts: Facts, call: Call) -> bool:
+    """Whether the options that it sets can be read where they are written."""
+    writes = call.method == "PUT" or (call.method == "POST" and call.path.endswith("/config"))
+    known = facts.find(call.method, call.path) is not None and facts.find("GET", call.path) is not None
+    return writes and known and call.upload is None
+
+
+def options_in(facts: Facts, call: Call, content: Any) -> Values | None:
+    """The options that the call is about, as the object that it writes to has them; None if it has no options."""
     match = facts.find(call.method, call.path)
-    if match is None or facts.find("GET", call.path) is None or call.upload is not None:
+    if match is None or not isinstance(content, dict):
         return None
-    try:
-        now = await cluster.get(call.path)
-    except Problem:
-        return None
-    if not isinstance(now, dict):
-        return None
-    now = hide_secrets(match.endpoint.template, now)  # the journal keeps what is returned here
+    now = hide_secrets(match.endpoint.template, content)  # the journal keeps what is returned here
     keys = {*touched_keys(call, match.values), *(key for key in now if _SIDE_EFFECT.fullmatch(key))}
     return {name: now.get(name) for name in sorted(keys)}
+
+
+async def observe(cluster: Cluster, call: Call) -> Values | None:
+    """The options that the call is about, as they are now; None if they cannot be read."""
+    facts = await cluster.facts()
+    if not is_observable(facts, call):
+        return None
+    try:
+        return options_in(facts, call, await cluster.get(call.path))
+    except Problem:
+        return None
 
 
 async def observe_all(cluster: Cluster, calls: Sequence[Call | Action]) -> dict[int, Values]:

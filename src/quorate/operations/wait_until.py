@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from quorate.pve.cluster import Cluster
 
@@ -19,12 +18,3 @@ async def comes_true(pve: Cluster, condition: Callable[[], Awaitable[bool]]) -> 
             return False
         await pve.clock.sleep(INTERVAL_SECONDS)
     return True
-
-
-def same(theirs: Any, ours: Any) -> bool:
-    """Whether a value that PVE shows is the one that was sent: 1 is true, 10.0 is 10, nothing is an empty text."""
-    if isinstance(ours, bool):
-        return bool(int(theirs or 0)) == ours
-    if isinstance(ours, float):
-        return theirs is not None and float(theirs) == ours
-    return str("" if theirs is None else theirs).strip() == str(ours).strip()

@@ -25,6 +25,7 @@ from quorate.pipeline.execution import apply
 from quorate.pipeline.invocation import Invocation, Result
 from quorate.pipeline.losses import losses
 from quorate.pipeline.preflight import check_plan
+from quorate.pipeline.proof import Observation, observe
 from quorate.pipeline.question import (
     briefing,
     refuse_given_secrets,
@@ -167,15 +168,15 @@ class ChangeRun:
         parts = [
             (self._pipeline.sites.site_of(where) if where else site, len(part.calls)) for where, part in plan.parts()
         ]
-        before = await self._observe_options(site, plan)
+        observed = await self._observe(site, plan)
         if bound:
             await request.confirm_identity(backend)
         intent = self._sanitizer.journal_line(record.intent(self._clock.time()))
         await self._entry.begin(intent, reservations(parts, self._call.operation, risk))
         plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
         record.settle()
-        if before and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
-            record.replaced = replaced_values(before, await self._observe_options(site, plan))
+        if observed.options and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
+            record.replaced = replaced_values(observed.options, await observe_all(site.cluster, plan.calls))
         return await self._result(plan, {**({"approval": str(grant)} if grant else {}), **self._undo_id(plan)})
 
     def _undo_id(self, plan: Plan) -> dict[str, str]:
@@ -185,9 +186,17 @@ class ChangeRun:
         kept = self._sanitizer.journal_line({"replaced": self._record.replaced})["replaced"]
         return {"change": self._entry.id} if can_be_undone(plan.calls, kept) else {}
 
-    async def _observe_options(self, site: Site, plan: Plan) -> dict[int, dict[str, Any]]:
-        """What the plan's options are now, so that the change can be undone."""
-        return {} if self._call.operation.about_homelab else await observe_all(site.cluster, plan.calls)
+    async def _observe(self, site: Site, plan: Plan) -> Observation:
+        """What the plan's objects are now, so that its effect can be proven and undone."""
+        record = self._record
+        observed = Observation() if self._call.operation.about_homelab else await observe(site.cluster, plan.calls)
+        observed.attach_to(record.steps)
+        others = [step.where for step in plan.calls if isinstance(step, Action) and step.where is not None]
+        record.skew = {
+            **{other.name: other.client.measured_skew for other in others},
+            **({} if self._call.operation.about_homelab else {record.cluster: site.cluster.client.measured_skew}),
+        }
+        return observed
 
     def _wait_seconds(self, wait: float | None) -> float:
         if wait is not None:
@@ -291,6 +300,7 @@ class ChangeRun:
             record.set_plan(plan)
             (await self._authorize(site, plan)).require(at_most=Risk(record.risk))
             await check_plan(backend, plan)
+            await self._observe(site, plan)
             await self._entry.replan(self._sanitizer.journal_line(record.other_plan(self._clock.time())))
             await apply(backend, plan, record.steps, self._steps_log(), wait=wait, report=report)
         return plan

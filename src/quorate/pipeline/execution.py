@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,13 @@ from quorate.hints import GUEST_GET, TASK_GET, TASK_LIST, Advice, see
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, StepContext, in_wire_form
 from quorate.pipeline import responses
-from quorate.pipeline.evidence import expected_tasks
+from quorate.pipeline.effect import Trace
+from quorate.pipeline.proof import SentCall, observe, prove
 from quorate.pipeline.step import Step, StepLog
 from quorate.problems import OutcomeUnknown, Overtaken, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import conflict_advice, id_was_taken
-from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, find_started, follow, gather_bounded
+from quorate.pve.tasks import OwnTasks, Report, TaskOutcome, TaskState, Upid, find_started, follow, gather_bounded
 from quorate.state.outcomes import StepState
 
 CALLS_AT_ONCE = 8
@@ -118,10 +119,15 @@ async def _send_and_follow(
 async def _follow_start(cluster: Cluster, step: Step, restore: Upid, deadline: float) -> None:
     """The guest is there; the task that starts it can still fail. Without one, the HA manager may be starting it."""
     client, clock = cluster.client, cluster.clock
-    since = restore.started - client.clock_skew
     try:
         task = await find_started(
-            client, restore.node, types=STARTING, ids={restore.id}, since=since, clock=clock, known=cluster.own_tasks
+            client,
+            restore.node,
+            types=STARTING,
+            ids={restore.id},
+            since=restore.started,
+            clock=clock,
+            known=cluster.own_tasks,
         )
         if task is None:
             return
@@ -142,7 +148,8 @@ async def _carry_out(
 ) -> Mapping[str, Any]:
     """Run the plan of a cluster as part of a step, or raise its failure. Its calls were authorized as `needs`."""
     plan = await in_wire_form(cluster, plan)
-    steps = [Step(call) for call in plan.calls]
+    observed = await observe(cluster, plan.calls)
+    steps = observed.attach_to([Step(call) for call in plan.calls])
     await apply(cluster, plan, steps, log, wait=wait, report=report)
     answer = responses.outcome(plan, steps)
     if all(step.state.is_done for step in steps):
@@ -154,9 +161,20 @@ async def _carry_out(
 
 
 async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None) -> None:
-    """Send one write, once. If its answer is lost, look for its task; never send it again."""
+    """Send one write, once. If its answer is lost, look for its task or its effect; never send it again."""
     params = {**call.params, "digest": await call.digest()} if call.digest else call.params
-    sent_at = cluster.clock.time()
+    if step.observe_late:
+        step.before = (await observe(cluster, [call])).before.get(1)
+    sent = SentCall(
+        call.method,
+        call.path,
+        call.params,
+        cluster.clock.time(),
+        cluster.client.measured_skew,
+        step.before,
+        call.task_id,
+        uploads=call.upload is not None,
+    )
     try:
         answer = await (
             cluster.client.request(call.method, call.path, params)
@@ -164,7 +182,7 @@ async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None)
             else cluster.client.upload(call.path, call.params, call.upload, report)
         )
     except OutcomeUnknown as unknown:
-        await _recover(cluster, step, call, sent_at, unknown)
+        await _recover(cluster, step, call, sent, unknown)
         return
     step.answer = answer.data
     if Upid.looks_like(answer.data):
@@ -176,33 +194,55 @@ async def _send(cluster: Cluster, step: Step, call: Call, report: Report | None)
             next_step="They have moved since; call again",
         )
     elif call.task_unnamed:
-        step.task = await _unnamed_task(cluster, call, sent_at)
+        step.task = await _unnamed_task(cluster, replace(sent, accepted=True))
     if step.task is not None:
         cluster.own_tasks.add(step.task.text)
 
 
-async def _unnamed_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
+async def _unnamed_task(cluster: Cluster, sent: SentCall) -> Upid | None:
     """The task that PVE did not name; None if it is gone but its effect is visible."""
-    task = await _lost_task(cluster, call, sent_at)
-    if task is None and not await _holds(call.settled):
-        raise Problem(
-            "PVE accepted it but started no task for it",
-            next_step=Advice("Look at the guest and its tasks", GUEST_GET, TASK_LIST),
-        )
-    return task
+    trace = await _prove_quietly(cluster, sent)
+    if isinstance(trace, Upid):
+        return trace
+    if trace is Trace.PRESENT:
+        return None
+    raise Problem(
+        "PVE accepted it but started no task for it",
+        next_step=Advice("Look at the guest and its tasks", GUEST_GET, TASK_LIST),
+    )
 
 
-async def _recover(cluster: Cluster, step: Step, call: Call, sent_at: float, unknown: OutcomeUnknown) -> None:
-    """After a lost answer, find the task or the effect; otherwise the outcome stays unknown."""
-    step.task = await _lost_task(cluster, call, sent_at)
-    if step.task is not None:
+async def _recover(cluster: Cluster, step: Step, call: Call, sent: SentCall, unknown: OutcomeUnknown) -> None:
+    """After a lost answer, find the task or the effect; otherwise the outcome stays unknown: it may still come."""
+    trace = await _prove_quietly(cluster, sent)
+    if isinstance(trace, Upid):
+        step.task = trace
         cluster.own_tasks.add(step.task.text)
         step.note = "The answer was lost; its task was found and followed."
-    elif await _holds(call.settled):
+    elif trace is Trace.PRESENT or await _holds(call.settled):
         step.note = "The answer was lost; the effect was found."
     else:
-        unknown.why = f"{unknown.why} No task for it was found on the node afterwards."
+        unknown.why = f"{unknown.why} {_NOT_PROVEN[trace]}"
         raise unknown
+
+
+_NOT_PROVEN = {
+    Trace.NONE: "No task for it was found afterwards, and nothing shows its effect.",
+    Trace.SEVERAL: "Several tasks were found afterwards that it may have started.",
+    Trace.UNCLEAR: "No task for it was found afterwards, and nothing shows whether it was done.",
+}
+
+
+async def _prove_quietly(cluster: Cluster, sent: SentCall) -> Upid | Trace:
+    """Failing to look is not a failure of the write."""
+
+    async def own_tasks() -> OwnTasks:
+        return cluster.own_tasks
+
+    try:
+        return await prove(cluster, sent, own_tasks)
+    except Problem:
+        return Trace.UNCLEAR
 
 
 async def _holds(effect: Callable[[], Awaitable[bool]] | None) -> bool:
@@ -211,39 +251,6 @@ async def _holds(effect: Callable[[], Awaitable[bool]] | None) -> bool:
         return effect is not None and await effect()
     except Problem:
         return False
-
-
-async def _lost_task(cluster: Cluster, call: Call, sent_at: float) -> Upid | None:
-    match = (await cluster.facts()).find(call.method, call.path)
-    types, ids = expected_tasks(match, call.params.get("vmid"), call.task_id) if match else (set(), set())
-    if match is None or not types:
-        return None
-
-    async def look(node: str) -> Upid | None:
-        try:
-            return await find_started(
-                cluster.client,
-                node,
-                types=types,
-                ids=ids,
-                since=sent_at,
-                clock=cluster.clock,
-                known=cluster.own_tasks,
-            )
-        except Problem:
-            return None  # the node is still away, so the outcome stays unknown
-
-    found = await asyncio.gather(*(look(node) for node in await _task_nodes(cluster, call, match.values["node"])))
-    return next((task for task in found if task is not None), None)
-
-
-async def _task_nodes(cluster: Cluster, call: Call, node: str) -> list[str]:
-    """The nodes where the task of a call may run: an upload is processed by whichever node received it."""
-    try:
-        rows = [] if call.upload is None else await cluster.inventory.of_type("node")
-    except Problem:
-        rows = []
-    return [row.node for row in rows if row.status == "online"] or [node]
 
 
 def _judge(step: Step, state: TaskState) -> None:
@@ -266,7 +273,7 @@ def _judge(step: Step, state: TaskState) -> None:
 
 async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> None:
     """Wait for what the task only requested, from the HA manager or after the end of a VM."""
-    there = call.arrived or call.settled
+    there = call.arrived
     deadline = min(deadline, cluster.clock.monotonic() + SETTLE_SECONDS)
     while there is not None and not await _holds(there):
         if cluster.clock.monotonic() >= deadline or cluster.client.leaving:

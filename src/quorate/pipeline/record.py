@@ -43,6 +43,8 @@ class Record:
     """Arguments of which only the length is kept."""
     replaced: list[dict[str, Any]] = field(default_factory=list)
     """The options that it changed, each before and after."""
+    skew: Mapping[str, float | None] = field(default_factory=dict)
+    """By cluster: seconds that its clock was ahead of this machine's when the intent was written."""
 
     def set_plan(self, plan: Plan) -> None:
         self.plan = plan
@@ -134,7 +136,11 @@ class Record:
         return {
             "independent": plan.independent,
             **({"sequences": list(plan.sequences)} if plan.sequences else {}),
-            "wire": [wire_form(call, self.cluster) for call in plan.calls],
+            "wire": [
+                {**wire_form(step.call, self.cluster), **({"before": step.before.as_dict()} if step.before else {})}
+                for step in self.steps
+            ],
+            "skew": {name: round(seconds, 1) for name, seconds in self.skew.items() if seconds is not None},
             "endpoints": {name: list(where) for name, where in endpoints.items() if where},
         }
 

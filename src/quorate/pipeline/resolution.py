@@ -15,7 +15,8 @@ from typing import Any
 from quorate.config.settings import HOMELAB
 from quorate.operations.registry import find_operation
 from quorate.operations.units import moment
-from quorate.pipeline.evidence import Trace, trace_of
+from quorate.pipeline.effect import Trace
+from quorate.pipeline.proof import SentCall, prove
 from quorate.pipeline.sites import Sites
 from quorate.problems import NotFound, Problem
 from quorate.pve.clock import Clock
@@ -133,6 +134,8 @@ class _Investigation:
         """What an earlier outcome that was not final says about the steps."""
         self._contested: set[tuple[str, str]] = set()
         self._begun = seconds_of(str(entry.get("time"))) or clock.time()
+        skew = entry.get("skew")
+        self._skew: Mapping[str, float] = skew if isinstance(skew, Mapping) else {}
 
     async def steps(self) -> list[StepResolution]:
         wire = self._entry.get("wire")
@@ -189,7 +192,8 @@ class _Investigation:
         cluster = self._cluster(number, wire)
         what = f"Step {number} ({wire.get('method')} {wire.get('path')})"
         try:
-            trace = await trace_of(cluster, wire, since, self._claimed_tasks)
+            skew = self._skew.get(str(wire.get("cluster")))
+            trace = await prove(cluster, SentCall.from_wire(wire, since, skew), self._claimed_tasks)
             if isinstance(trace, Upid) and (wire.get("method"), wire.get("path")) in self._contested:
                 raise NobodyToAsk(f"{what}: its task may belong to a change that is still running; try again later")
         except NotFound as problem:
@@ -206,7 +210,7 @@ class _Investigation:
             case Trace.SEVERAL:
                 return StepResolution(StepState.UNKNOWN, f"{what}: several tasks match. {LOOK}")
             case _:
-                return StepResolution(StepState.UNKNOWN, f"{what}: before and after look the same. {LOOK}")
+                return StepResolution(StepState.UNKNOWN, f"{what}: nothing shows whether it was done. {LOOK}")
 
     async def _task(self, number: str, wire: Mapping[str, Any], text: str) -> StepResolution:
         cluster = self._cluster(number, wire)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from quorate.hints import Advice
 from quorate.operations.plan import Action, Call
 from quorate.operations.units import duration
+from quorate.pipeline.effect import Before
 from quorate.problems import Overtaken, Problem
 from quorate.pve.tasks import Upid
 from quorate.state.outcomes import StepState
@@ -21,6 +22,10 @@ class Step:
     """A call or action of the plan, and its result."""
 
     call: Call | Action
+    before: Before | None = None
+    """What PVE showed before it was sent, if anything shows its effect."""
+    observe_late: bool = False
+    """An earlier step changes what it is about, so that is read again when its turn comes."""
     state: StepState = StepState.NOT_TRIED
     task: Upid | None = None
     problem: Problem | None = None

@@ -100,12 +100,17 @@ class PveClient:
         self._ticket: _Ticket | None = None
         self._login = asyncio.Lock()
         self._nodes: frozenset[str] = frozenset()
-        self.clock_skew = 0.0
-        """Seconds the cluster's clock is ahead of this machine's, from its last Date header."""
+        self.measured_skew: float | None = None
+        """Seconds the cluster's clock is ahead of this machine's, from its last Date header; None before the first."""
         self.asked: Counter[tuple[str, str]] = Counter()
         """Requests by method and status; "none" if there was no answer."""
         self.leaving = False
         """Set when the server shuts down: tasks are returned instead of followed."""
+
+    @property
+    def clock_skew(self) -> float:
+        """The same, 0 as long as it is not known."""
+        return self.measured_skew or 0.0
 
     @property
     def identity(self) -> str:
@@ -417,7 +422,7 @@ class PveClient:
 
     def _note_time(self, date: str | None) -> None:
         if date and (seconds := _seconds(date)) is not None:
-            self.clock_skew = seconds - self._clock.time()
+            self.measured_skew = seconds - self._clock.time()
 
 
 @lru_cache(maxsize=8)  # it changes once a second

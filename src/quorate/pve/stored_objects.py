@@ -147,7 +147,7 @@ def locate(facts: Facts, request: Request) -> Location | None:
         return _own_location(shown, values)
     if template.endswith("/firewall/rules"):  # a rule has no name, only a position, and positions move
         return _own_location(template, values)
-    if request.method == "POST" and not template.endswith("}") and (row := _row_of(facts, request, values)):
+    if request.method == "POST" and (row := _row_of(facts, request, values)):
         return row
     return _nearest_object(facts, request, values)
 

@@ -27,6 +27,7 @@ LOG_PAGE = 500
 LOG_KEPT = 1000
 OWN_TASKS_KEPT = 5000
 LISTED = 500  # tasks to search for one that this server started
+LISTING_PAUSES = (0.0, 1.0, 2.0)  # seconds: PVE lists a task a moment after it starts
 EMPTY_LOG = "no content"  # PVE's line for an empty log
 
 Report = Callable[[float, float | None, str], Awaitable[None]]
@@ -247,33 +248,21 @@ async def find_started(
     clock: Clock,
     known: Container[str],
 ) -> Upid | None:
-    """The task that a write with a lost answer started, if any.
-
-    `since` is our time just before sending; `known` are tasks that belong to other calls of this server.
-    """
-    for pause in (0.0, 1.0, 2.0):  # PVE lists a task a moment after it starts
+    """The task that another one started, if any. `since` is by the cluster's clock; `known` are of other calls."""
+    for pause in LISTING_PAUSES:
         await clock.sleep(pause)
-        for upid in await started_since(client, node, types, ids, since):
-            if upid.text not in known:
+        for upid in await started_since(client, node, types, since):
+            if upid.id in ids and upid.text not in known:
                 return upid
     return None
 
 
-async def started_since(
-    client: PveClient, node: str, types: Container[str], ids: Container[str] | None, since: float
-) -> list[Upid]:
-    """Our tasks of these types and ids (None: any) on a node, newest first; `since` is by our clock."""
-    earliest = int(since + client.clock_skew) - 1
+async def started_since(client: PveClient, node: str, types: Container[str], since: float) -> list[Upid]:
+    """Our tasks of these types on a node, newest first; `since` is by the cluster's clock."""
+    earliest = max(0, int(since) - 1)
     listed = await client.get(f"/nodes/{node}/tasks", source="all", since=earliest, limit=LISTED)
     found = [Upid.parse(row["upid"]) for row in listed or []]
-    return [
-        one
-        for one in found
-        if one.user == client.identity
-        and one.type in types
-        and (ids is None or one.id in ids)
-        and one.started >= earliest
-    ]
+    return [one for one in found if one.user == client.identity and one.type in types and one.started >= earliest]
 
 
 async def gather_bounded(limit: int, work: Iterable[Callable[[], Awaitable[Any]]]) -> list[Any]:

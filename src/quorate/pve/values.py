@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
+from quorate.pve.validation import text_of
+
 _DEVICE = re.compile(r"^(?P<bus>scsi|virtio|sata|ide|efidisk|tpmstate|mp|net|ipconfig|unused)(?P<index>\d+)$|^rootfs$")
 DISKS = frozenset({"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "mp", "rootfs"})
 BOOTABLE = ("scsi", "virtio", "sata", "ide")
@@ -66,7 +68,7 @@ def same(first: object, second: object) -> bool:
 
 
 def _meaning(value: object) -> object:
-    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
+    text = "" if value is None else text_of(value).strip()
     return parse(text) if "," in text else text
 
 

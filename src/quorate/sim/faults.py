@@ -33,6 +33,7 @@ _FORMS = {
     "locked": (r"\d+:[a-z-]+", "locked:VMID:LOCK, such as locked:102:backup"),
     "node-offline": (".+", "node-offline:NODE"),
     "no-quorum": ("", "no-quorum"),
+    "clock": (r"[+-]\d+(:.+)?", "clock:+SECONDS or clock:-SECONDS, and :NODE for one node"),
 }
 """Each kind of fault: the pattern of its argument, and how the whole is written."""
 _PROXY_REASONS = {595: "No route to host", 596: "Connection timed out"}
@@ -80,6 +81,8 @@ class Faults:
                 self._world.quorate_override = None
             case "locked":
                 self.unlock(int(fault.argument.partition(":")[0]))
+            case "clock":
+                self._step_clocks(fault.argument, -1)
             case _:
                 pass
 
@@ -130,8 +133,15 @@ class Faults:
             case "locked":
                 vmid, _, lock = fault.argument.partition(":")
                 self.lock(int(vmid), lock)
+            case "clock":
+                self._step_clocks(fault.argument, 1)
             case _:
                 pass
+
+    def _step_clocks(self, argument: str, direction: int) -> None:
+        seconds, _, name = argument.partition(":")
+        for node in [self._node(name)] if name else self._world.nodes.values():
+            node.clock_offset += direction * int(seconds)
 
     def _task_failure(self, kind: str, _target: str) -> str | None:
         for fault in list(self._active):

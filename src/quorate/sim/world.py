@@ -102,6 +102,7 @@ class World:
         self.quorate_override: bool | None = None
         self.has_qdevice = False  # an external machine with a vote
         self.tasks = Tasks(clock, booted_at=self.started_at - 40 * 86400)
+        self.tasks.clock_offset_of = lambda node: self.nodes[node].clock_offset
         self.on_guest_removed: list[Callable[[int], None]] = []
         self._parts: dict[type[Any], Any] = {}
 

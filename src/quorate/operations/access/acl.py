@@ -77,7 +77,7 @@ async def acl_set(
         )
     who = list(dict.fromkeys(who for who, _ in open_pairs))
     wanted = [role for role in dict.fromkeys(roles) if any(role == open_role for _, open_role in open_pairs)]
-    call = _call(pve, summary, path, wanted, who, grants=grants, propagate=propagate)
+    call = _call(summary, path, wanted, who, grants=grants, propagate=propagate)
     warnings = await _warnings(pve, path, who, privileges, entries) if grants else _own_privileges(pve, who)
     return Plan(summary, (call,), warnings=tuple(warnings), after=forget_own_privileges(pve))
 
@@ -116,9 +116,7 @@ async def _check_holders(pve: Cluster, holders: list[str]) -> None:
             raise unknown("user", who, known_users)
 
 
-def _call(
-    pve: Cluster, summary: str, path: str, wanted: list[str], who: list[str], *, grants: bool, propagate: bool
-) -> Call:
+def _call(summary: str, path: str, wanted: list[str], who: list[str], *, grants: bool, propagate: bool) -> Call:
     subjects = {
         "users": [one for one in who if not one.startswith("@") and "!" not in one],
         "groups": [one[1:] for one in who if one.startswith("@")],
@@ -128,15 +126,7 @@ def _call(
     params |= {kind: ",".join(names) for kind, names in subjects.items() if names}
     params |= {"propagate": int(propagate)} if grants else {"delete": 1}
 
-    async def settled() -> bool:
-        now = {
-            (holder(entry), entry["roleid"]): bool(entry.get("propagate", 1))
-            for entry in await acl(pve)
-            if entry["path"] == path
-        }
-        return all(now.get((one, role)) == (propagate if grants else None) for one in who for role in wanted)
-
-    return Call(summary, "PUT", "/access/acl", params, Target("acl", path), settled=settled)
+    return Call(summary, "PUT", "/access/acl", params, Target("acl", path))
 
 
 def _nothing_to_revoke(

@@ -61,10 +61,7 @@ async def access_delete(
         "members": known[name].get("users", "") if kind == "group" else "",
     }
 
-    async def settled() -> bool:
-        return name not in await _existing(pve, kind)
-
-    call = Call(f"Delete {kind} {name}", "DELETE", _path(kind, name), {}, Target(kind, name), settled=settled)
+    call = Call(f"Delete {kind} {name}", "DELETE", _path(kind, name), {}, Target(kind, name))
     return Plan(
         call.summary,
         (call,),

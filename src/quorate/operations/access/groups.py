@@ -47,7 +47,7 @@ async def group_set(
     if len(joining) + len(leaving) > MEMBERS_AT_ONCE:
         raise BadArgument("Too many users for one call", next_step=f"Give at most {MEMBERS_AT_ONCE}")
     present = (await groups(pve)).get(group)
-    calls = _group_calls(pve, group, present, comment)
+    calls = _group_calls(group, present, comment)
     unchanged: list[str] = []
     known = await users(pve) if joining or leaving else {}
     for user in [*joining, *leaving]:
@@ -57,7 +57,7 @@ async def group_set(
         if (group in mine) == (user in joining):
             unchanged.append(f"{user} is {'already' if user in joining else 'not'} in {group}")
         else:
-            calls.append(_membership(pve, user, group, mine, joins=user in joining))
+            calls.append(_membership(user, group, mine, joins=user in joining))
     if not calls and not unchanged:
         unchanged.append(f"group {group} already has these settings")
     brings = [f"{entry['roleid']} on {entry['path']}" for entry in await acl(pve) if holder(entry) == f"@{group}"]
@@ -65,27 +65,20 @@ async def group_set(
     return Plan(f"Set group {group}", tuple(calls), tuple(unchanged), facts=facts, after=forget_own_privileges(pve))
 
 
-def _group_calls(pve: Cluster, group: str, present: dict[str, Any] | None, comment: str | None) -> list[Call]:
-    async def settled() -> bool:
-        now = (await groups(pve)).get(group)
-        return now is not None and (comment is None or now.get("comment", "") == comment)
-
+def _group_calls(group: str, present: dict[str, Any] | None, comment: str | None) -> list[Call]:
     target = Target("group", group)
     if present is None:
         params = {"groupid": group, **({"comment": comment} if comment else {})}
-        return [Call(f"Create group {group}", "POST", "/access/groups", params, target, settled=settled)]
+        return [Call(f"Create group {group}", "POST", "/access/groups", params, target)]
     if comment is None or comment == present.get("comment", ""):
         return []
     path = f"/access/groups/{group}"
-    return [Call(f"Change the comment of group {group}", "PUT", path, {"comment": comment}, target, settled=settled)]
+    return [Call(f"Change the comment of group {group}", "PUT", path, {"comment": comment}, target)]
 
 
-def _membership(pve: Cluster, user: str, group: str, mine: list[str], *, joins: bool) -> Call:
-    async def settled() -> bool:
-        return (group in groups_of((await users(pve))[user])) == joins
-
+def _membership(user: str, group: str, mine: list[str], *, joins: bool) -> Call:
     summary = f"Add {user} to {group}" if joins else f"Take {user} out of {group}"
     params: dict[str, Any] = (
         {"groups": group, "append": 1} if joins else {"groups": ",".join(name for name in mine if name != group)}
     )
-    return Call(summary, "PUT", f"/access/users/{user}", params, user_target(user), settled=settled)
+    return Call(summary, "PUT", f"/access/users/{user}", params, user_target(user))

@@ -96,8 +96,8 @@ async def pool_set(
         "vms": [str(one.vmid) for one in leaving if str(one.vmid) in now[0]],
         "storage": [one for one in remove_storages or [] if one in now[1]],
     }
-    calls = _creation_call(pve, pool, comment) if present is None else _comment_call(pve, pool, present, comment)
-    calls += _membership_call(pve, pool, add, joins=True, move=move) + _membership_call(pve, pool, take, joins=False)
+    calls = _creation_call(pool, comment) if present is None else _comment_call(pool, present, comment)
+    calls += _membership_call(pool, add, joins=True, move=move) + _membership_call(pool, take, joins=False)
     unchanged = _unchanged_members(pool, now, joining, leaving, storages, remove_storages or [])
     if not calls and not unchanged:
         unchanged = (f"pool {pool} already has these settings",)
@@ -124,11 +124,8 @@ async def plan_pool_deletion(pve: Cluster, pool: str, *, remove_members: bool) -
         )
     roles = await _roles_on(pve, pool)
 
-    async def settled() -> bool:
-        return pool not in await _pools(pve)
-
-    calls = _membership_call(pve, pool, {"vms": vms, "storage": storages}, joins=False)
-    calls.append(Call(f"Delete pool {pool}", "DELETE", "/pools", {"poolid": pool}, _target(pool), settled=settled))
+    calls = _membership_call(pool, {"vms": vms, "storage": storages}, joins=False)
+    calls.append(Call(f"Delete pool {pool}", "DELETE", "/pools", {"poolid": pool}, _target(pool)))
     return Plan(f"Delete pool {pool}", tuple(calls), facts={"roles_lost": roles} if roles else {})
 
 
@@ -195,44 +192,30 @@ def _absent_from(wanted: list[str], present: list[str]) -> list[str]:
     return [one for one in dict.fromkeys(wanted) if one not in present]
 
 
-def _creation_call(pve: Cluster, pool: str, comment: str | None) -> list[Call]:
-    async def settled() -> bool:
-        return pool in await _pools(pve)
-
+def _creation_call(pool: str, comment: str | None) -> list[Call]:
     params = {"poolid": pool, **({"comment": comment} if comment else {})}
-    return [Call(f"Create pool {pool}", "POST", "/pools", params, _target(pool), settled=settled)]
+    return [Call(f"Create pool {pool}", "POST", "/pools", params, _target(pool))]
 
 
-def _comment_call(pve: Cluster, pool: str, present: Mapping[str, Any], comment: str | None) -> list[Call]:
+def _comment_call(pool: str, present: Mapping[str, Any], comment: str | None) -> list[Call]:
     if comment is None or comment == present.get("comment", ""):
         return []
 
-    async def settled() -> bool:
-        return bool((await _pools(pve))[pool].get("comment", "") == comment)
-
     params = {"poolid": pool, "comment": comment}
-    return [Call(f"Change the comment of pool {pool}", "PUT", "/pools", params, _target(pool), settled=settled)]
+    return [Call(f"Change the comment of pool {pool}", "PUT", "/pools", params, _target(pool))]
 
 
-def _membership_call(
-    pve: Cluster, pool: str, members: Mapping[str, list[str]], *, joins: bool, move: bool = False
-) -> list[Call]:
+def _membership_call(pool: str, members: Mapping[str, list[str]], *, joins: bool, move: bool = False) -> list[Call]:
     """One call for all members that join, one for all that leave; none if there are none."""
     given = {name: ",".join(ids) for name, ids in members.items() if ids}
     if not given:
         return []
 
-    async def settled() -> bool:
-        vms, storages = _members(await _existing(pve, pool))
-        return all((one in vms) == joins for one in members["vms"]) and all(
-            (one in storages) == joins for one in members["storage"]
-        )
-
     params: dict[str, Any] = {"poolid": pool, **given}
     params |= ({"allow-move": 1} if move and members["vms"] else {}) if joins else {"delete": 1}
     listed = ", ".join([*members["vms"], *members["storage"]])
     summary = f"Add {listed} to pool {pool}" if joins else f"Take {listed} out of pool {pool}"
-    return [Call(summary, "PUT", "/pools", params, _target(pool), settled=settled)]
+    return [Call(summary, "PUT", "/pools", params, _target(pool))]
 
 
 def _unchanged_members(

@@ -45,16 +45,12 @@ async def role_set(
     if now is not None and wanted == held:
         return Plan(f"Set role {role}", unchanged=(f"role {role} already has these settings",))
 
-    async def settled() -> bool:
-        existing = (await roles(pve)).get(role)
-        return existing is not None and set(filter(None, existing.get("privs", "").split(","))) == wanted
-
     params = {"privs": ",".join(sorted(wanted))}
     target = Target("role", role)
     if now is None:
-        call = Call(f"Create role {role}", "POST", "/access/roles", {"roleid": role, **params}, target, settled=settled)
+        call = Call(f"Create role {role}", "POST", "/access/roles", {"roleid": role, **params}, target)
     else:
-        call = Call(f"Change role {role}", "PUT", f"/access/roles/{role}", params, target, settled=settled)
+        call = Call(f"Change role {role}", "PUT", f"/access/roles/{role}", params, target)
     facts = {"gains": sorted(wanted - held), "loses": sorted(held - wanted), **await _holders_of(pve, role)}
     return Plan(call.summary, (call,), facts=facts, after=forget_own_privileges(pve))
 

@@ -56,13 +56,10 @@ async def token_create(
 def _creation(
     pve: Cluster, token: str, path: str, *, privsep: bool, expire: str | int | None, comment: str | None
 ) -> Plan:
-    async def settled() -> bool:
-        return token in tokens_in(await users(pve))
-
     params: dict[str, Any] = {"privsep": int(privsep)}
     params |= {} if expire is None else {"expire": parse_expiry(pve, expire)}
     params |= {"comment": comment} if comment else {}
-    call = Call(f"Create token {token}", "POST", path, params, Target("token", token), settled=settled)
+    call = Call(f"Create token {token}", "POST", path, params, Target("token", token))
     warnings = [] if privsep else [f"It can do everything that {token.partition('!')[0]} can do"]
     if not params.get("expire"):
         warnings.append("It never expires")

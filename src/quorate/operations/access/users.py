@@ -87,9 +87,7 @@ async def _create_user(pve: Cluster, user: str, given: dict[str, Any], password:
     if realm == "pam":
         warnings.append("A pam user can log in only where the system knows it: `adduser` on the nodes")
     params = {"userid": user, **given, **({"password": password} if password else {})}
-    call = Call(
-        f"Create user {user}", "POST", "/access/users", params, user_target(user), settled=_has_user(pve, user, given)
-    )
+    call = Call(f"Create user {user}", "POST", "/access/users", params, user_target(user))
     return Plan(
         call.summary, (call,), warnings=tuple(warnings), after=forget_own_privileges(pve), facts=_roles_of_groups(given)
     )
@@ -113,7 +111,6 @@ def _change_user(pve: Cluster, user: str, now: dict[str, Any], given: dict[str, 
         f"/access/users/{user}",
         changed,
         user_target(user),
-        settled=_has_user(pve, user, given),
     )
     before = {"groups": ",".join(groups_of(now))} if "groups" in changed else {}
     was = {name: now.get(name, "") for name in changed if name != "groups"} | before
@@ -125,14 +122,6 @@ def _same(now: dict[str, Any], name: str, value: Any) -> bool:
         return ",".join(groups_of(now)) == str(value)
     default: Any = {"enable": 1, "expire": 0}.get(name, "")
     return str(now.get(name, default)) == str(value)
-
-
-def _has_user(pve: Cluster, user: str, given: Mapping[str, Any]) -> Any:
-    async def settled() -> bool:
-        now = (await users(pve)).get(user)
-        return now is not None and all(_same(now, name, value) for name, value in given.items())
-
-    return settled
 
 
 def _roles_of_groups(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -13,8 +13,7 @@ from quorate.operations.api.responses import bound_response, cut, hide_secrets
 from quorate.operations.api.risk import effects, refusal, worst
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import InFull, Risk, Table, operation
-from quorate.operations.wait_until import same
-from quorate.problems import BadArgument, Conflict, NotFound, ParameterRejected, Refused
+from quorate.problems import BadArgument, Conflict, ParameterRejected, Refused
 from quorate.pve.cluster import Cluster
 from quorate.pve.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.pve.tasks import Upid
@@ -105,7 +104,6 @@ async def _plan(pve: Cluster, match: Match, path: str, params: Mapping[str, Any]
         path,
         params,
         await _target(pve, match, path),
-        settled=_effect_check(pve, match, path, params),
         task_unnamed=endpoint.template == _TASK_UNNAMED,
     )
 
@@ -132,24 +130,3 @@ async def _target(pve: Cluster, match: Match, path: str) -> Target:
     if (guest.row.node, guest.row.type) != (node, kind):
         raise Conflict(f"{guest} is not at this path", next_step=f"Its path is {guest.path()}")
     return Target.of_guest(guest)
-
-
-def _effect_check(
-    pve: Cluster, match: Match, path: str, params: Mapping[str, Any]
-) -> Callable[[], Awaitable[bool]] | None:
-    """How to detect the effect of a write whose answer was lost: what was deleted is gone, what was set reads back."""
-    if match.endpoint.method == "POST" or match.endpoint.worker_types:
-        return None
-
-    async def settled() -> bool:
-        if (await pve.facts()).find("GET", path) is None:
-            return False
-        try:
-            now = await pve.get(path)
-        except NotFound:
-            return match.endpoint.method == "DELETE"
-        if match.endpoint.method == "DELETE" or not isinstance(now, dict):
-            return False
-        return bool(params) and all(name in now and same(now[name], value) for name, value in params.items())
-
-    return settled

@@ -288,11 +288,8 @@ def _creation(pve: Cluster, job: str, given: dict[str, Any], warnings: tuple[str
     usual = {"id": job, "mode": "snapshot", "compress": "zstd", "notes-template": "{{guestname}}"}
     params = {key: value for key, value in {**usual, **given}.items() if value != ""}
 
-    async def exists() -> bool:
-        return any(one["id"] == job for one in await read_jobs(pve))
-
     summary = f"Create backup job {job}: {_selection(params)} to {params['storage']} at {params['schedule']}"
-    call = Call(summary, "POST", JOBS, params, Target("backup job", job), settled=exists)
+    call = Call(summary, "POST", JOBS, params, Target("backup job", job))
     kept = (
         {"retention": Sentence("every backup is kept; {keep} lets the job delete old ones", keep="")}
         if "remove" in params
@@ -307,15 +304,11 @@ def _alteration(pve: Cluster, old: dict[str, Any], given: dict[str, Any], warnin
     if not changes:
         return Plan(f"Change backup job {job}", unchanged=(f"Backup job {job} already has these settings",))
 
-    async def settled() -> bool:
-        now = await pve.get(f"{JOBS}/{job}")
-        return all(_text(now.get(key)) == _text(value) for key, value in given.items())
-
     summary = f"Change backup job {job}: {', '.join(changes)}"
     cleared = [key for key, value in given.items() if value == "" and key in old]
     params = {key: value for key, value in given.items() if value != ""}
     params |= {"delete": ",".join(cleared)} if cleared else {}
-    call = Call(summary, "PUT", f"{JOBS}/{job}", params, Target("backup job", job), settled=settled)
+    call = Call(summary, "PUT", f"{JOBS}/{job}", params, Target("backup job", job))
     return Plan(summary, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
 
 
@@ -340,11 +333,8 @@ async def backup_job_delete(pve: Cluster, job: JobId) -> Plan:
     """Delete a backup job. Its backups stay, but its guests are no longer backed up."""
     found = await find_job(pve, job)
 
-    async def gone() -> bool:
-        return all(one["id"] != job for one in await read_jobs(pve))
-
     summary = f"Delete backup job {job} ({_selection(found)} to {found.get('storage', '?')})"
-    call = Call(summary, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job), settled=gone)
+    call = Call(summary, "DELETE", f"{JOBS}/{job}", {}, Target("backup job", job))
     return Plan(summary, (call,), next_step=see("See which guests no job covers now", BACKUP_COVERAGE))
 
 

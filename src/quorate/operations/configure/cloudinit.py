@@ -148,13 +148,14 @@ async def _plan(
     running = await guest.status() == "running"
     if touched:
         summary = f"Set {', '.join(touched)} of {guest}"
-        edit, settled = ConfigEdit(changed, removed), _effect_check(guest, changed, removed)
-        calls.append(write_config(guest, config, summary, edit, slow=bool(made), settled=settled))
+        calls.append(write_config(guest, config, summary, ConfigEdit(changed, removed), slow=bool(made)))
     warnings: list[str] = []
     if regenerate or (regenerate is None and running and touched and not made):
         if await pve.may(f"/vms/{guest.vmid}", REGENERATE):
             summary = f"Write the cloud-init drive of {guest} again"
-            calls.append(guest_call(guest, "PUT", "cloudinit", summary, settled=_drive_check(guest)))
+            waiting = touched or values.pending_changes(await guest.get("cloudinit") or [])
+            settled = _drive_check(guest) if waiting else None  # a drive without pending values looks as before
+            calls.append(guest_call(guest, "PUT", "cloudinit", summary, settled=settled))
         else:
             warnings.append(
                 f"The drive is not written again, which needs {REGENERATE} on /vms/{guest.vmid}; "
@@ -285,20 +286,9 @@ def _free_place(config: Config) -> str | None:
 # -- the result -------------------------------------------------------------------------------------------------
 
 
-def _effect_check(guest: Guest, changed: Mapping[str, Any], removed: list[str]) -> Any:
-    """A password cannot be read back and the drive gets a generated name, so only their presence counts."""
-
-    async def look() -> bool:
-        now = await guest.get("config")
-        opaque = {key for key in changed if key == "cipassword" or values.bus_of(key) in values.BOOTABLE}
-        return not any(key in now for key in removed) and all(
-            key in now if key in opaque else is_set(key, value, now) for key, value in changed.items()
-        )
-
-    return look
-
-
 def _drive_check(guest: Guest) -> Any:
+    """The configuration does not show what is written to the drive: PVE lists only what is not on it yet."""
+
     async def look() -> bool:
         return not values.pending_changes(await guest.get("cloudinit") or [])
 

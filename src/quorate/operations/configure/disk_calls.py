@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quorate.hints import GUEST_POWER, NAMED, Advice, Sentence
 from quorate.operations.config_change import Config
-from quorate.operations.configure.disk_checks import exact_size, size_of
+from quorate.operations.configure.disk_checks import exact_size
 from quorate.operations.plan import Call, guest_call
 from quorate.operations.units import size as shown
 from quorate.problems import BadArgument
@@ -41,15 +41,10 @@ def texts(options: Mapping[str, Any] | None) -> dict[str, str]:
     return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in (options or {}).items()}
 
 
-def resize_call(
-    guest: Guest, key: str, size: int, *, more: bool = False, digest: str | None = None, leads_to: int | None = None
-) -> Call:
-    async def grown() -> bool:
-        return size_of(str((await guest.get("config")).get(key, ""))) >= (leads_to or size)
-
+def resize_call(guest: Guest, key: str, size: int, *, more: bool = False, digest: str | None = None) -> Call:
     text = ("+" if more else "") + exact_size(size)
     summary = f"Grow {key} of {guest} " + (f"by {shown(size)}" if more else f"to {shown(size)}")
-    return guest_call(guest, "PUT", "resize", summary, settled=grown, disk=key, size=text, digest=digest)
+    return guest_call(guest, "PUT", "resize", summary, disk=key, size=text, digest=digest)
 
 
 def wait_for_config(pve: Cluster, guest: Guest, is_there: Callable[[Config], bool]) -> Callable[[], Awaitable[bool]]:

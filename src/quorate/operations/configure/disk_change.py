@@ -218,9 +218,6 @@ async def _move(
             Advice("move it with {delete}", delete=False),
         )
 
-    async def moved() -> bool:
-        return values.volume_of(str((await guest.get("config")).get(key, ""))) != volume
-
     params: dict[str, Any] = {
         "disk" if guest.is_vm else "volume": key,
         "storage": storage,
@@ -229,7 +226,7 @@ async def _move(
         "digest": config.get("digest"),
     }
     how = "move_disk" if guest.is_vm else "move_volume"
-    call = guest_call(guest, "POST", how, summary, settled=moved, **params)
+    call = guest_call(guest, "POST", how, summary, **params)
     return Plan(summary, (call,), after=state_of(guest, key))
 
 
@@ -264,7 +261,7 @@ async def _resize(pve: Cluster, guest: Guest, disk: str | None, size: str | None
     row = await with_room(pve, await storage_of(pve, guest, volume), wanted - now, force=force)
     return Plan(
         summary,
-        (resize_call(guest, key, given if more else wanted, more=more, digest=config.get("digest"), leads_to=wanted),),
+        (resize_call(guest, key, given if more else wanted, more=more, digest=config.get("digest")),),
         warnings=space_warnings(row, wanted - now),
         next_step="Grow the partition and the file system inside the VM, unless its OS does so at boot"
         if guest.is_vm

@@ -90,7 +90,6 @@ async def nic_set(
         f"{summary}: {stored}",
         ConfigEdit({key: stored}),
         slow=found.is_vm and await found.status() == "running",
-        settled=_effect_check(found, key, stored),
     )
     return Plan(
         summary,
@@ -232,17 +231,6 @@ def _check_gateway(address: str, gateway: str) -> None:
         raise BadArgument(
             f"The gateway {gateway} is not in the network of {address}", next_step="Check both, and the prefix length"
         )
-
-
-def _effect_check(guest: Guest, key: str, stored: str) -> Any:
-    """PVE adds what is missing, such as the MAC of a new card, so every part that was sent has to be there."""
-
-    async def look() -> bool:
-        read = values.parse_nic if guest.is_vm else values.parse
-        now = read(str((await guest.get("config")).get(key, "")))
-        return all(now.get(name, "").lower() == value.lower() for name, value in read(stored).items())
-
-    return look
 
 
 def _warnings(stored: str) -> tuple[str, ...]:

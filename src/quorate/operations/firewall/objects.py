@@ -57,13 +57,13 @@ async def firewall_object_set(
         raise unknown(_word(kind), name, list(known))
     calls: list[Call] = []
     if kind == "alias":
-        calls += _alias_calls(pve, firewall, name, present, cidr, rename, comment)
+        calls += _alias_calls(firewall, name, present, cidr, rename, comment)
     else:
-        calls += _set_calls(pve, firewall, kind, name, present, rename, comment)
+        calls += _set_calls(firewall, kind, name, present, rename, comment)
     unchanged: tuple[str, ...] = ()
     if kind == "ipset" and (add or remove):
         members = await pve.get(f"{firewall.base}/ipset/{name}") if present else []
-        more, unchanged = _member_calls(pve, firewall, rename or name, members, add or [], remove or [])
+        more, unchanged = _member_calls(firewall, rename or name, members, add or [], remove or [])
         calls += more
     if not calls and not unchanged:
         unchanged = (f"{_word(kind)} {name} already has these settings",)
@@ -106,11 +106,8 @@ async def plan_object_deletion(pve: Cluster, firewall: FirewallScope, kind: str,
     if kind == "alias" and present.get("digest"):
         params["digest"] = present["digest"]
 
-    async def settled() -> bool:
-        return _lookup_key(kind, name) not in await _load(pve, firewall, kind)
-
     summary = f"Delete {_word(kind)} {name} of {firewall.label}"
-    calls.append(Call(summary, "DELETE", path, params, firewall.target, settled=settled))
+    calls.append(Call(summary, "DELETE", path, params, firewall.target))
     warnings = () if firewall.scope == "guest" else ("The rules of single guests were not searched for it",)
     return Plan(summary, tuple(calls), facts=_describe_loss(kind, present, held), warnings=warnings)
 
@@ -159,7 +156,6 @@ def _word(kind: str) -> str:
 
 
 def _alias_calls(
-    pve: Cluster,
     firewall: FirewallScope,
     name: str,
     present: dict[str, Any] | None,
@@ -167,21 +163,16 @@ def _alias_calls(
     rename: str | None,
     comment: str | None,
 ) -> list[Call]:
-    final = rename or name
     wanted = {"cidr": cidr or (present or {}).get("cidr"), "comment": comment}
     if wanted["cidr"] is None:
         raise BadArgument(
             Sentence("A new alias needs {cidr}", cidr=NAMED), next_step=Advice("Such as {cidr}", cidr="192.168.10.0/24")
         )
 
-    async def settled() -> bool:
-        now = (await _load(pve, firewall, "alias")).get(final.lower())
-        return now is not None and now["cidr"] == wanted["cidr"] and comment in (None, now.get("comment", ""))
-
     path = f"{firewall.base}/aliases"
     if present is None:
         params = {"name": name, **{key: value for key, value in wanted.items() if value}}
-        return [Call(f"Create alias {name} = {wanted['cidr']}", "POST", path, params, firewall.target, settled=settled)]
+        return [Call(f"Create alias {name} = {wanted['cidr']}", "POST", path, params, firewall.target)]
     if not rename and wanted["cidr"] == present["cidr"] and comment in (None, present.get("comment", "")):
         return []
     # PVE drops the comment unless it is sent along.
@@ -189,11 +180,10 @@ def _alias_calls(
     params = {"cidr": wanted["cidr"], "comment": note, "rename": rename, "digest": present.get("digest")}
     params = {key: value for key, value in params.items() if value}
     summary = f"Change alias {name} = {wanted['cidr']}" + (f", now {rename}" if rename else "")
-    return [Call(summary, "PUT", f"{path}/{name}", params, firewall.target, settled=settled)]
+    return [Call(summary, "PUT", f"{path}/{name}", params, firewall.target)]
 
 
 def _set_calls(
-    pve: Cluster,
     firewall: FirewallScope,
     kind: str,
     name: str,
@@ -206,10 +196,6 @@ def _set_calls(
     if present is not None and not rename and comment in (None, present.get("comment", "")):
         return []
 
-    async def settled() -> bool:
-        now = (await _load(pve, firewall, kind)).get(final)
-        return now is not None and comment in (None, now.get("comment", ""))
-
     params: dict[str, Any] = {_KEY[kind]: final, **({"comment": comment} if comment is not None else {})}
     if present is not None:
         params |= {"rename": name, "digest": present.get("digest")}
@@ -217,11 +203,11 @@ def _set_calls(
     summary = f"{'Create' if present is None else 'Change'} {_word(kind)} {name}" + (
         f", now {rename}" if rename else ""
     )
-    return [Call(summary, "POST", f"{firewall.base}/{_LIST[kind]}", params, firewall.target, settled=settled)]
+    return [Call(summary, "POST", f"{firewall.base}/{_LIST[kind]}", params, firewall.target)]
 
 
 def _member_calls(
-    pve: Cluster, firewall: FirewallScope, name: str, members: list[dict[str, Any]], add: list[str], remove: list[str]
+    firewall: FirewallScope, name: str, members: list[dict[str, Any]], add: list[str], remove: list[str]
 ) -> tuple[list[Call], tuple[str, ...]]:
     present = {str(member["cidr"]): bool(member.get("nomatch")) for member in members}
     calls: list[Call] = []
@@ -231,35 +217,23 @@ def _member_calls(
         if present.get(cidr) == nomatch:
             unchanged.append(f"{text} is already in {name}")
         else:
-            calls.append(_member_call(pve, firewall, name, cidr, nomatch=nomatch, exists=cidr in present))
+            calls.append(_member_call(firewall, name, cidr, nomatch=nomatch, exists=cidr in present))
     for cidr in dict.fromkeys(one.removeprefix("!") for one in remove):
         if cidr not in present:
             unchanged.append(f"{cidr} is not in {name}")
         else:
             path = f"{firewall.base}/ipset/{name}/{cidr}"
-            gone = _membership(pve, firewall, name, cidr, None)
-            calls.append(Call(f"Take {cidr} out of IP set {name}", "DELETE", path, {}, firewall.target, settled=gone))
+            calls.append(Call(f"Take {cidr} out of IP set {name}", "DELETE", path, {}, firewall.target))
     return calls, tuple(unchanged)
 
 
-def _member_call(pve: Cluster, firewall: FirewallScope, name: str, cidr: str, *, nomatch: bool, exists: bool) -> Call:
+def _member_call(firewall: FirewallScope, name: str, cidr: str, *, nomatch: bool, exists: bool) -> Call:
     base = f"{firewall.base}/ipset/{name}"
-    settled = _membership(pve, firewall, name, cidr, nomatch)
     summary = f"{'Exclude' if nomatch else 'Add'} {cidr} {'from' if nomatch else 'to'} IP set {name}"
     if exists:
-        return Call(summary, "PUT", f"{base}/{cidr}", {"nomatch": int(nomatch)}, firewall.target, settled=settled)
+        return Call(summary, "PUT", f"{base}/{cidr}", {"nomatch": int(nomatch)}, firewall.target)
     params = {"cidr": cidr, **({"nomatch": 1} if nomatch else {})}
-    return Call(summary, "POST", base, params, firewall.target, settled=settled)
-
-
-def _membership(pve: Cluster, firewall: FirewallScope, name: str, cidr: str, wanted: bool | None) -> Any:
-    """Whether the set has the address as wanted: matching, excluded, or (None) not at all."""
-
-    async def settled() -> bool:
-        members = await pve.get(f"{firewall.base}/ipset/{name}")
-        return {str(one["cidr"]): bool(one.get("nomatch")) for one in members}.get(cidr) == wanted
-
-    return settled
+    return Call(summary, "POST", base, params, firewall.target)
 
 
 def _rule_deletions(path: str, name: str, rules: list[dict[str, Any]], firewall: FirewallScope) -> list[Call]:

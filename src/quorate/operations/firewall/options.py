@@ -73,7 +73,7 @@ async def firewall_options_set(
     after = {name: value for name, value in (now | changed).items() if value != ""}
     return Plan(
         summary,
-        (_call(pve, firewall, summary, changed, present),),
+        (_call(firewall, summary, changed, present),),
         facts={"was": {name: now.get(name, "not set") for name in changed}},
         warnings=tuple(await _warnings(pve, firewall, changed, after)),
     )
@@ -94,16 +94,12 @@ def _same(now: Mapping[str, Any], name: str, value: Any) -> bool:
     return str(now.get(name, "")) == str(value)
 
 
-def _call(pve: Cluster, firewall: FirewallScope, summary: str, changed: Mapping[str, Any], digest: str) -> Call:
-    async def settled() -> bool:
-        current = await options_of(pve, firewall)
-        return all(_same(current, name, value) for name, value in changed.items())
-
+def _call(firewall: FirewallScope, summary: str, changed: Mapping[str, Any], digest: str) -> Call:
     unset = [name for name, value in changed.items() if value == ""]
     params = {name: value for name, value in changed.items() if value != ""}
     params |= {"delete": ",".join(unset)} if unset else {}
     params |= {"digest": digest} if digest else {}
-    return Call(summary, "PUT", f"{firewall.base}/options", params, firewall.target, settled=settled)
+    return Call(summary, "PUT", f"{firewall.base}/options", params, firewall.target)
 
 
 async def _warnings(

@@ -91,7 +91,6 @@ async def plan_rule_deletion(pve: Cluster, firewall: FirewallScope, pos: int, di
         f"{firewall.rules}/{pos}",
         {"digest": rule["digest"]},
         firewall.target,
-        settled=_effect_check(pve, firewall, left),
     )
     warnings = await _warnings(pve, firewall, left)
     return Plan(f"{call.summary}: {describe(rule)}", (call,), facts={"rule": as_dict(rule)}, warnings=tuple(warnings))
@@ -130,9 +129,7 @@ async def _add(
     after = [*rules[:position], rule, *rules[position:]]
     summary = f"Add to {firewall.label}: {describe(rule)}"
     if position == 0:
-        calls = [
-            Call(summary, "POST", firewall.rules, rule, firewall.target, settled=_effect_check(pve, firewall, after))
-        ]
+        calls = [Call(summary, "POST", firewall.rules, rule, firewall.target)]
     else:
         # PVE puts a new rule on top. It stays off until it is in its place: on top it could cut everyone off.
         off = {**rule, "enable": 0}
@@ -143,13 +140,11 @@ async def _add(
                 firewall.rules,
                 off,
                 firewall.target,
-                settled=_effect_check(pve, firewall, [off, *rules]),
             ),
-            _move_call(pve, firewall, [off, *rules], 0, position),
+            _move_call(firewall, 0, position),
         ]
         if rule["enable"]:
-            in_place = [*rules[:position], off, *rules[position:]]
-            calls.append(_change_call(pve, firewall, in_place, position, {"enable": 1}, summary="Switch it on"))
+            calls.append(_change_call(firewall, position, {"enable": 1}, summary="Switch it on"))
     warnings = await _warnings(pve, firewall, after)
     facts = {"position": position, "enabled": bool(rule["enable"])}
     return Plan(summary, tuple(calls), facts=facts, warnings=tuple(warnings))
@@ -169,13 +164,13 @@ async def _change(
     after = list(rules)
     if changed:
         call = _change_call(
-            pve, firewall, rules, pos, changed, summary=f"Change rule {pos} of {firewall.label}", digest=rule["digest"]
+            firewall, pos, changed, summary=f"Change rule {pos} of {firewall.label}", digest=rule["digest"]
         )
         calls.append(call)
         after[pos] = _apply_changes(rule, changed)
     if move_to is not None and move_to != pos:
         # The digest goes with the first call only: after it the list has another one.
-        calls.append(_move_call(pve, firewall, after, pos, move_to, digest=None if calls else rule["digest"]))
+        calls.append(_move_call(firewall, pos, move_to, digest=None if calls else rule["digest"]))
         after.insert(move_to, after.pop(pos))
     if not calls:
         return Plan(
@@ -194,53 +189,29 @@ async def _change(
 
 
 def _change_call(
-    pve: Cluster,
     firewall: FirewallScope,
-    rules: list[dict[str, Any]],
     pos: int,
     changed: dict[str, Any],
     *,
     summary: str,
     digest: str | None = None,
 ) -> Call:
-    after = [*rules[:pos], _apply_changes(rules[pos], changed), *rules[pos + 1 :]]
     cleared = [name for name, value in changed.items() if value == ""]
     params = {name: value for name, value in changed.items() if value != ""}
     params |= {"delete": ",".join(cleared)} if cleared else {}
     params |= {"digest": digest} if digest else {}
-    return Call(
-        summary, "PUT", f"{firewall.rules}/{pos}", params, firewall.target, settled=_effect_check(pve, firewall, after)
-    )
+    return Call(summary, "PUT", f"{firewall.rules}/{pos}", params, firewall.target)
 
 
-def _move_call(
-    pve: Cluster, firewall: FirewallScope, rules: list[dict[str, Any]], pos: int, to: int, *, digest: str | None = None
-) -> Call:
-    after = list(rules)
-    after.insert(to, after.pop(pos))
+def _move_call(firewall: FirewallScope, pos: int, to: int, *, digest: str | None = None) -> Call:
     # PVE counts in the list as it is: the rule comes before the one that has this position now.
     params: dict[str, Any] = {"moveto": to if to < pos else to + 1, **({"digest": digest} if digest else {})}
     summary = f"Move rule {pos} of {firewall.label} to position {to}"
-    return Call(
-        summary, "PUT", f"{firewall.rules}/{pos}", params, firewall.target, settled=_effect_check(pve, firewall, after)
-    )
+    return Call(summary, "PUT", f"{firewall.rules}/{pos}", params, firewall.target)
 
 
 def _apply_changes(rule: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in (rule | changed).items() if value != ""}
-
-
-def _effect_check(pve: Cluster, firewall: FirewallScope, wanted: list[dict[str, Any]]) -> Any:
-    expected = [_comparable(rule) for rule in wanted]
-
-    async def settled() -> bool:
-        return [_comparable(rule) for rule in await read_rules(pve, firewall, None)] == expected
-
-    return settled
-
-
-def _comparable(rule: Mapping[str, Any]) -> dict[str, str]:
-    return {"enable": "0"} | {name: str(rule[name]) for name in RULE_KEYS if name in rule}
 
 
 def as_dict(rule: Mapping[str, Any]) -> dict[str, Any]:

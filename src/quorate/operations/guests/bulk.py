@@ -115,12 +115,9 @@ async def _tag_call(action: str, tags: list[str], guest: Guest) -> Call | str:
     if after == before:
         return f"{guest} {'has' if action == 'tag' else 'does not have'} {', '.join(tags)}"
 
-    async def settled() -> bool:
-        return _tags_in(await guest.get("config")) == after
-
     change: dict[str, Any] = {"tags": ";".join(sorted(after))} if after else {"delete": "tags"}
     summary = f"{'Tag' if action == 'tag' else 'Untag'} {guest}: {', '.join(tags)}"
-    return guest_call(guest, "PUT", "config", summary, settled=settled, digest=config.get("digest"), **change)
+    return guest_call(guest, "PUT", "config", summary, digest=config.get("digest"), **change)
 
 
 def _tags_in(config: dict[str, Any]) -> set[str]:

@@ -221,8 +221,7 @@ def power_call(guest: Guest, action: str, state: str, params: dict[str, Any]) ->
         return await state_of(guest) == rule.leads_to
 
     summary = f"{rule.verb} {guest} on {guest.row.node}"
-    distinct = None if state == rule.leads_to else arrived  # a guest that was rebooted looks as it did before
-    return guest_call(guest, "POST", f"status/{verb}", summary, settled=distinct, arrived=arrived, **params)
+    return guest_call(guest, "POST", f"status/{verb}", summary, arrived=arrived, **params)
 
 
 def _verb(action: str) -> str:

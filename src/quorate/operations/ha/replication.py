@@ -11,11 +11,12 @@ from quorate.hints import NODE_LIST, REPLICATION_LIST, REPLICATION_SET, Advice, 
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.units import duration, moment
-from quorate.operations.wait_until import comes_true, same
+from quorate.operations.wait_until import comes_true
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, TaskFailed
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.lookup import Resource
+from quorate.pve.values import same
 
 JOBS = "/cluster/replication"
 COLUMNS = ("job", "guest", "source", "target", "schedule", "enabled", "last", "took", "next", "failures", "error")
@@ -101,33 +102,31 @@ async def replication_set(
     jobs = [job for job in await pve.get(JOBS) if int(job["guest"]) == found.vmid]
     known = next((job for job in jobs if job["target"] == target), None)
     if known is not None:
-        return _change(pve, found, known, options)
+        return _change(found, known, options)
     await _refuse_unreplicable(pve, found)
     numbers = {int(str(job["id"]).partition("-")[2]) for job in jobs}
     free = next(number for number in range(len(numbers) + 1) if number not in numbers)
     job = f"{found.vmid}-{free}"
     params = {"id": job, "type": "local", "target": target, **options}
     summary = f"Replicate {found} from {found.row.node} to {target}"
-    return Plan(summary, (_call(pve, summary, "POST", JOBS, job, params, found),), facts={"job": job})
+    return Plan(summary, (_call(summary, "POST", JOBS, params, found),), facts={"job": job})
 
 
-def _change(pve: Cluster, guest: Guest, job: Mapping[str, Any], options: Mapping[str, Any]) -> Plan:
+def _change(guest: Guest, job: Mapping[str, Any], options: Mapping[str, Any]) -> Plan:
     summary = f"Change the replication {job['id']} of {guest} to {job['target']}"
-    changed = {key: value for key, value in options.items() if not same(job.get(key), value)}
+    changed = {
+        key: value
+        for key, value in options.items()
+        if not same(job.get(key, 0 if isinstance(value, bool) else ""), value)
+    }
     if not changed:
         return Plan(summary, unchanged=(f"The job {job['id']} already has these settings",))
-    call = _call(pve, summary, "PUT", f"{JOBS}/{job['id']}", job["id"], changed, guest)
+    call = _call(summary, "PUT", f"{JOBS}/{job['id']}", changed, guest)
     return Plan(summary, (call,), facts={"job": job["id"]})
 
 
-def _call(
-    pve: Cluster, summary: str, method: str, path: str, job_id: str, params: Mapping[str, Any], guest: Guest
-) -> Call:
-    async def settled() -> bool:
-        job = await _find(pve, job_id)
-        return job is not None and all(same(job.get(key), value) for key, value in params.items())
-
-    return Call(summary, method, path, params, Target.of_guest(guest), settled=settled)
+def _call(summary: str, method: str, path: str, params: Mapping[str, Any], guest: Guest) -> Call:
+    return Call(summary, method, path, params, Target.of_guest(guest))
 
 
 @operation(
@@ -145,10 +144,6 @@ async def replication_delete(
     guest = await pve.guest(int(known["guest"]))
     summary = f"End the replication {job} of {guest} to {known['target']}" + ("" if keep else " and delete the copies")
 
-    async def marked() -> bool:
-        left = await _find(pve, job)
-        return left is None or "remove_job" in left
-
     async def gone() -> bool:
         return await _find(pve, job) is None
 
@@ -158,7 +153,7 @@ async def replication_delete(
         return {"result": "running", "next": Advice("PVE removes it within minutes", REPLICATION_LIST)}
 
     params = {"keep": True} if keep else {}
-    call = Call(summary, "DELETE", f"{JOBS}/{job}", params, Target.of_guest(guest), settled=marked)
+    call = Call(summary, "DELETE", f"{JOBS}/{job}", params, Target.of_guest(guest))
     return Plan(summary, (call,), after=after)
 
 
@@ -186,7 +181,7 @@ async def replication_run(pve: Cluster, job: JobRef) -> Plan:
     summary = f"Run the replication {job} of {guest} to {known['target']}"
 
     async def was_requested() -> bool:
-        """PVE forgets the last try so that the job is due; the next run is a new one."""
+        """It has no task of its own: PVE forgets the last try so that the job is due; the next run is a new one."""
         return int((await _state(pve, guest, job)).get("last_try", 0)) != last
 
     async def ended() -> bool:

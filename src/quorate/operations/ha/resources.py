@@ -13,9 +13,10 @@ from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.preconditions import refuse_locked, storages_on, volumes
 from quorate.operations.provision.guest_migrate import Mode, local_volumes, refuse_snapshots, refuse_untransferable
 from quorate.operations.registry import GuestRef, Risk, operation
-from quorate.operations.wait_until import comes_true, same
+from quorate.operations.wait_until import comes_true
 from quorate.problems import BadArgument, Conflict, Problem, TaskFailed
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.values import same
 
 WAY_OUT = Advice(
     "Move its disks to a storage that both nodes have, or take it out of HA and migrate it, which can do more",
@@ -155,14 +156,6 @@ async def ha_set(
 def _plan(pve: Cluster, guest: Guest, summary: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
     sid = sid_of(guest)
 
-    async def settled() -> bool:
-        known = (await read_resources(pve)).get(sid)
-        return known is not None and all(
-            same(_normalize_state(known.get(key, _default(key))), value)
-            for key, value in params.items()
-            if key != "sid"
-        )
-
     async def after() -> dict[str, Any]:
         if method == "PUT" and "state" not in params:
             return {}
@@ -179,7 +172,7 @@ def _plan(pve: Cluster, guest: Guest, summary: str, method: str, path: str, para
             "next": Advice("The HA manager is still working on it", HA_STATUS),
         }
 
-    return Plan(summary, (Call(summary, method, path, params, Target.of_guest(guest), settled=settled),), after=after)
+    return Plan(summary, (Call(summary, method, path, params, Target.of_guest(guest)),), after=after)
 
 
 def _risk_of_moving(arguments: Mapping[str, Any]) -> Risk:
@@ -222,6 +215,7 @@ async def ha_relocate(
     earlier = {str(row["upid"]) for row in await _failed_moves(pve, found)}
 
     async def arrived() -> bool:
+        """No task belongs to the request, and the HA manager's own record does not show it."""
         pve.inventory.forget()
         return (await pve.inventory.guest(found.vmid)).node == node
 

@@ -78,10 +78,7 @@ async def _remove_guest(pve: Cluster, guest: Guest) -> Plan:
     if sid not in await read_resources(pve):
         return Plan(summary, unchanged=(f"{guest} is not under HA",))
 
-    async def settled() -> bool:
-        return sid not in await read_resources(pve)
-
-    return Plan(summary, (Call(summary, "DELETE", f"{RESOURCES}/{sid}", {}, Target.of_guest(guest), settled=settled),))
+    return Plan(summary, (Call(summary, "DELETE", f"{RESOURCES}/{sid}", {}, Target.of_guest(guest)),))
 
 
 async def _remove_rule(pve: Cluster, rule: str) -> Plan:
@@ -91,22 +88,15 @@ async def _remove_rule(pve: Cluster, rule: str) -> Plan:
     if rule not in known:
         return Plan(summary, unchanged=(f"There is no HA rule {rule}; there is {', '.join(known) or 'none'}",))
 
-    async def settled() -> bool:
-        return rule not in await _rules(pve)
-
-    return Plan(summary, (Call(summary, "DELETE", f"{RULES}/{rule}", {}, Target("ha rule", rule), settled=settled),))
+    return Plan(summary, (Call(summary, "DELETE", f"{RULES}/{rule}", {}, Target("ha rule", rule)),))
 
 
 def _plan(pve: Cluster, rule: str, summary: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
-    async def settled() -> bool:
-        known = (await _rules(pve)).get(rule, {})
-        return set(str(known.get("resources", "")).split(",")) == set(str(params["resources"]).split(","))
-
     async def after() -> dict[str, Any]:
         errors = (await _rules(pve)).get(rule, {}).get("errors")
         return {"errors": errors, "next": "PVE ignores the rule until this is solved"} if errors else {}
 
-    return Plan(summary, (Call(summary, method, path, params, Target("ha rule", rule), settled=settled),), after=after)
+    return Plan(summary, (Call(summary, method, path, params, Target("ha rule", rule)),), after=after)
 
 
 async def _members(pve: Cluster, refs: int | str | list[int | str]) -> list[str]:

@@ -109,9 +109,6 @@ async def _from_url(pve: Cluster, image: _WebImage, storage: str | None, node: s
         **({} if image.verify_certificates else {"verify-certificates": 0}),
     }
 
-    async def arrived() -> bool:
-        return existing is None and await find_existing(pve, destination, kind, name) is not None
-
     summary = (
         f"Download {destination.storage}:{kind}/{name}{f' ({size(length)})' if length else ''} on {destination.node}"
     )
@@ -119,7 +116,7 @@ async def _from_url(pve: Cluster, image: _WebImage, storage: str | None, node: s
     target = Target("storage", destination.storage)
     return Plan(
         summary,
-        (Call(summary, "POST", path, params, target, settled=arrived, task_id=name),),
+        (Call(summary, "POST", path, params, target, task_id=name),),
         facts={"volume": f"{destination.storage}:{kind}/{name}", "type": found.get("mimetype", "")},
         warnings=_checksum_warnings(expected, existing is not None),
     )
@@ -167,7 +164,7 @@ async def _from_appliances(pve: Cluster, template: str, storage: str | None, nod
     facts = {"volume": f"{destination.storage}:vztmpl/{name}"}
     if existing:
         return Plan(summary, unchanged=(f"{existing} already exists ({size(existing.size)})",), facts=facts)
-    call = Template(name, facts["volume"], missing=True).download(pve, destination.node)
+    call = Template(name, facts["volume"], missing=True).download(destination.node)
     return Plan(summary, (call,), facts=facts)
 
 

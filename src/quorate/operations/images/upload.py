@@ -85,7 +85,7 @@ async def image_upload(
         raise conflict_with(existing, either("Choose another filename", *elsewhere, replacing))
     digest = await asyncio.to_thread(_verify_checksum, source, checksum)
     image = _Image(source, name, kind, length, digest)
-    call = _upload_call(pve, destination, image, replaces=existing is not None)
+    call = _upload_call(destination, image, replaces=existing is not None)
     return Plan(
         call.summary,
         (call,),
@@ -189,11 +189,7 @@ def _verify_checksum(source: ServerFile | bytes, expected: str | None) -> Checks
     return found
 
 
-def _upload_call(pve: Cluster, destination: Resource, image: _Image, *, replaces: bool) -> Call:
-    async def arrived() -> bool:
-        volume = await find_existing(pve, destination, image.content, image.name)
-        return not replaces and volume is not None and volume.size == image.length
-
+def _upload_call(destination: Resource, image: _Image, *, replaces: bool) -> Call:
     verb = "Replace" if replaces else "Upload"
     return Call(
         f"{verb} {destination.storage}:{image.content}/{image.name} ({size(image.length)}) on {destination.node}",
@@ -202,6 +198,5 @@ def _upload_call(pve: Cluster, destination: Resource, image: _Image, *, replaces
         {"content": image.content, **image.digest.params, "filename": image.name},
         Target("storage", destination.storage, node=destination.node),
         upload=image.source,
-        settled=arrived,
         task_id="",
     )

@@ -12,7 +12,6 @@ from quorate.operations.exemptions import INTERFACE_EDIT
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.operations.units import yes, yes_or_no
-from quorate.operations.wait_until import same
 from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
 
@@ -136,11 +135,11 @@ async def _set(
             raise BadArgument(f"{iface} does not exist, so nothing can be removed from it")
         summary = f"Prepare the new {edits['type']} {iface} on {node}"
         params = {"iface": iface, **({"autostart": True} if edits["type"] in _BRIDGES else {}), **edits}
-        return _plan(pve, node, summary, "POST", f"/nodes/{node}/network", iface, params)
+        return _plan(pve, node, summary, "POST", f"/nodes/{node}/network", params)
     kept = await _current_settings(pve, known, edits, remove)
     params = {**kept, **edits, **({"delete": ",".join(remove)} if remove else {})}
     summary = f"Prepare the change of {iface} on {node}"
-    return _plan(pve, node, summary, "PUT", f"/nodes/{node}/network/{iface}", iface, params)
+    return _plan(pve, node, summary, "PUT", f"/nodes/{node}/network/{iface}", params)
 
 
 async def _current_settings(
@@ -182,12 +181,7 @@ def _delete(pve: Cluster, node: str, iface: str, rows: Mapping[str, Any]) -> Pla
     summary = f"Prepare the removal of {iface} on {node}"
     warnings = ("It carries the node's default gateway",) if rows[iface].get("gateway") else ()
 
-    async def settled() -> bool:
-        return all(row["iface"] != iface for row in await pve.get(f"/nodes/{node}/network"))
-
-    call = Call(
-        summary, "DELETE", f"/nodes/{node}/network/{iface}", {}, Target("node", node, node=node), settled=settled
-    )
+    call = Call(summary, "DELETE", f"/nodes/{node}/network/{iface}", {}, Target("node", node, node=node))
     return Plan(summary, (call,), warnings=warnings, after=_shows_pending(pve, node), next_step=_NEXT)
 
 
@@ -198,6 +192,7 @@ async def _revert(pve: Cluster, node: str) -> Plan:
         return Plan(summary, unchanged=(f"No network edits are pending on {node}",))
 
     async def settled() -> bool:
+        """PVE shows pending edits only next to the interfaces, which may look the same without them."""
         return not await _pending(pve, node)
 
     call = Call(summary, "DELETE", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=settled)
@@ -211,13 +206,8 @@ _NEXT = Advice(
 )
 
 
-def _plan(pve: Cluster, node: str, summary: str, method: str, path: str, iface: str, params: Mapping[str, Any]) -> Plan:
-    async def settled() -> bool:
-        rows = {row["iface"]: row for row in await pve.get(f"/nodes/{node}/network")}
-        wanted = {key: value for key, value in params.items() if key not in ("iface", "delete")}
-        return iface in rows and all(same(rows[iface].get(key), value) for key, value in wanted.items())
-
-    call = Call(summary, method, path, params, Target("node", node, node=node), settled=settled)
+def _plan(pve: Cluster, node: str, summary: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
+    call = Call(summary, method, path, params, Target("node", node, node=node))
     return Plan(summary, (call,), after=_shows_pending(pve, node), next_step=_NEXT)
 
 
@@ -242,10 +232,7 @@ async def apply(pve: Cluster, node: str) -> Plan:
             f"Addresses, gateways or ports of {row.node} change: if they are wrong, only its console remains reachable"
         )
 
-    async def applied() -> bool:
-        return not await _pending(pve, node)
-
-    call = Call(summary, "PUT", f"/nodes/{node}/network", {}, Target("node", node, node=node), settled=applied)
+    call = Call(summary, "PUT", f"/nodes/{node}/network", {}, Target("node", node, node=node))
     return Plan(summary, (call,), facts={"pending": _cut(pending)}, warnings=tuple(warnings))
 
 

@@ -12,7 +12,6 @@ from quorate.operations.argument_checks import refuse_misplaced
 from quorate.operations.exemptions import SDN_EDIT
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.operations.wait_until import same
 from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve.cluster import Cluster
 
@@ -112,7 +111,7 @@ async def sdn_change(
     known = {row[kind]: row for row in await pve.get(f"{ROOT}/{kind}s")}
     if name in known:
         edits.pop("type", None)
-        return _plan(pve, kind, name, "PUT", f"{ROOT}/{kind}s/{name}", {**edits, **_removal(remove)})
+        return _plan(kind, name, "PUT", f"{ROOT}/{kind}s/{name}", {**edits, **_removal(remove)})
     if kind == "zone" and type is None:
         raise BadArgument(
             f"There is no zone {name!r} yet, so its type is needed",
@@ -120,7 +119,7 @@ async def sdn_change(
         )
     if kind == "vnet":
         await _refuse_unknown_zone(pve, name, zone)
-    return _plan(pve, kind, name, "POST", f"{ROOT}/{kind}s", {kind: name, **edits})
+    return _plan(kind, name, "POST", f"{ROOT}/{kind}s", {kind: name, **edits})
 
 
 async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str, Any], remove: list[str]) -> Plan:
@@ -129,13 +128,11 @@ async def _set_subnet(pve: Cluster, cidr: str, vnet: str | None, edits: dict[str
     known = await _subnet_id(pve, vnet, cidr)
     path = f"{ROOT}/vnets/{vnet}/subnets"
     if known is None:
-        return _plan(pve, "subnet", cidr, "POST", path, {"subnet": cidr, "type": "subnet", **edits}, vnet)
-    return _plan(pve, "subnet", cidr, "PUT", f"{path}/{known}", {**edits, **_removal(remove)}, vnet)
+        return _plan("subnet", cidr, "POST", path, {"subnet": cidr, "type": "subnet", **edits})
+    return _plan("subnet", cidr, "PUT", f"{path}/{known}", {**edits, **_removal(remove)})
 
 
-def _plan(
-    pve: Cluster, kind: str, name: str, method: str, path: str, params: Mapping[str, Any], vnet: str | None = None
-) -> Plan:
+def _plan(kind: str, name: str, method: str, path: str, params: Mapping[str, Any]) -> Plan:
     summary = f"Prepare {'the new' if method == 'POST' else 'the change of'} {kind} {name}"
     if method == "PUT" and not params:
         raise BadArgument(
@@ -143,12 +140,7 @@ def _plan(
             next_step=Advice("Give {tag}, {gateway} or {options}", tag=NAMED, gateway=NAMED, options=NAMED),
         )
 
-    async def settled() -> bool:
-        row = await _find(pve, kind, name, vnet)
-        wanted = {key: value for key, value in params.items() if key not in ("type", "delete", "subnet", "dhcp-range")}
-        return row is not None and all(same(row.get(key), value) for key, value in wanted.items())
-
-    call = Call(summary, method, path, params, Target(kind, name), settled=settled)
+    call = Call(summary, method, path, params, Target(kind, name))
     return Plan(summary, (call,), next_step=NEXT)
 
 
@@ -163,10 +155,7 @@ async def _delete(pve: Cluster, kind: str, name: str, vnet: str | None) -> Plan:
     if kind == "subnet":
         path = f"{ROOT}/vnets/{vnet}/subnets/{await _subnet_id(pve, str(vnet), name)}"
 
-    async def settled() -> bool:
-        return await _find(pve, kind, name, vnet) is None
-
-    return Plan(summary, (Call(summary, "DELETE", path, {}, Target(kind, name), settled=settled),), next_step=NEXT)
+    return Plan(summary, (Call(summary, "DELETE", path, {}, Target(kind, name)),), next_step=NEXT)
 
 
 async def apply(pve: Cluster) -> Plan:

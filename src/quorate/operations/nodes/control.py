@@ -64,16 +64,13 @@ async def node_service_control(
     async def state() -> str:
         return str((await pve.get(f"/nodes/{node}/services/{service}/state"))["state"])
 
-    async def settled() -> bool:
-        return await state() == _DONE.get(action, "running")
-
     async def after() -> dict[str, Any]:
         return {"state": await state()}
 
     warnings = (
         (f"The API of {node} is unavailable for some seconds",) if service in ESSENTIAL and action == "restart" else ()
     )
-    call = Call(summary, "POST", f"/nodes/{node}/services/{service}/{action}", {}, _target(node), settled=settled)
+    call = Call(summary, "POST", f"/nodes/{node}/services/{service}/{action}", {}, _target(node))
     return Plan(summary, (call,), warnings=warnings, after=after)
 
 
@@ -110,9 +107,12 @@ async def node_power(pve: Cluster, node: str, action: Literal["reboot", "shutdow
     uptime = (await pve.get(f"/nodes/{node}/status")).get("uptime", 0)
 
     async def settled() -> bool:
+        """PVE starts no task for it, and a node that is off shows nothing: being off is the effect."""
         pve.inventory.forget()
-        row = await pve.inventory.node(node)
-        return row.status != "online" or (0 < row.uptime < uptime)
+        if (await pve.inventory.node(node)).status != "online":
+            return True
+        now = (await pve.get(f"/nodes/{node}/status")).get("uptime", 0)  # the inventory's lags behind
+        return int(now) < int(uptime)
 
     call = Call(summary, "POST", f"/nodes/{node}/status", {"command": action}, _target(node), settled=settled)
     after = "" if action == "reboot" else "; only its power button or wake-on-LAN brings it back"

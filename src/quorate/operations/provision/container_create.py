@@ -200,7 +200,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
         "ct",
         node,
         {"ostemplate": template.volid, **request.settings, **devices},
-        prepare=(template.download(pve, node),) if template.missing else (),
+        prepare=(template.download(node),) if template.missing else (),
         storages=tuple(disk.storage.storage for disk in placed),
         facts={"chosen": {**chosen, **chosen_bridge(request.cards, connected)}},
         warnings=(*request.warnings, *warnings, *await oversize_warnings(pve, node, request.memory)),

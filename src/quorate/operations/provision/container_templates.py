@@ -23,18 +23,14 @@ class Template:
     volid: str
     missing: bool = False
 
-    def download(self, pve: Cluster, node: str) -> Call:
+    def download(self, node: str) -> Call:
         """The step that fetches it from the appliance list."""
         storage = self.volid.partition(":")[0]
-
-        async def is_there() -> bool:
-            rows = await pve.get(f"/nodes/{node}/storage/{storage}/content", content="vztmpl")
-            return any(row["volid"] == self.volid for row in rows)
 
         summary = f"Download template {self.name} to {storage} on {node}"
         params = {"storage": storage, "template": self.name}
         target = Target("storage", storage, node=node)
-        return Call(summary, "POST", f"/nodes/{node}/aplinfo", params, target, settled=is_there, task_id=self.name)
+        return Call(summary, "POST", f"/nodes/{node}/aplinfo", params, target, task_id=self.name)
 
 
 async def find_template(pve: Cluster, library: Library, node: str, wanted: str) -> Template:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import GUEST_MIGRATE, GUEST_TEMPLATE, NAMED, SNAPSHOT_CREATE, Advice, Sentence, either
-from quorate.operations.config_change import split_tags
 from quorate.operations.placement import oversize_warnings, pick_storage
 from quorate.operations.plan import Call, Plan, Target, guest_call
 from quorate.operations.preconditions import (
@@ -101,7 +100,7 @@ async def guest_clone(
         clone_name,
         target,
         create,
-        finish=lambda clone: [] if tags is None else [_tag_call(pve, clone, tag_list(tags))],
+        finish=lambda clone: [] if tags is None else [_tag_call(clone, tag_list(tags))],
         start=start,
         pool=pool,
         facts={"name": clone_name, "mode": mode},
@@ -110,16 +109,12 @@ async def guest_clone(
     return await new.plan(pve, vmid)
 
 
-def _tag_call(pve: Cluster, clone: Target, tags: str | None) -> Call:
+def _tag_call(clone: Target, tags: str | None) -> Call:
     """PVE's clone takes no tags, so they are set on the clone."""
     path = f"{guest_path(clone)}/config"
 
-    async def is_tagged() -> bool:
-        tags_now = str((await pve.get(path)).get("tags", ""))
-        return sorted(split_tags(tags_now)) == sorted(split_tags(tags or ""))
-
     given = {"delete": "tags"} if tags is None else {"tags": tags}
-    return Call(f"Tag {clone} {tags or 'with nothing'}", "PUT", path, given, clone, settled=is_tagged)
+    return Call(f"Tag {clone} {tags or 'with nothing'}", "PUT", path, given, clone)
 
 
 # -- what PVE would refuse, and why ------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ async def guest_migrate(
         "POST",
         "migrate",
         summary,
-        settled=arrived,
+        arrived=arrived,
         target=node,
         **_migrate_parameters(found, mode, target_storage, with_local_disks=with_local_disks),
     )

@@ -35,13 +35,10 @@ async def guest_template(pve: Cluster, guest: GuestRef) -> Plan:
             next_step=Advice("Delete them, or make a full clone and convert that", SNAPSHOT_DELETE(guest=found.vmid)),
         )
 
-    async def converted() -> bool:
-        return bool((await found.get("config")).get("template"))
-
     summary = f"Convert {found} on {found.row.node} to a template"
     return Plan(
         summary,
-        (guest_call(found, "POST", "template", summary, settled=converted, task_unnamed=True),),
+        (guest_call(found, "POST", "template", summary, task_unnamed=True),),
         warnings=("This cannot be undone: a template never runs again, it is only cloned",),
         next_step=Advice("Clone guests from it", GUEST_CLONE(guest=found.vmid)),
     )

@@ -335,7 +335,7 @@ def guest_path(target: Target) -> str:
 
 def start_call(pve: Cluster, target: Target) -> Call:
     path = f"{guest_path(target)}/status/start"
-    return Call(f"Start {target}", "POST", path, {}, target, settled=running_check(pve, target))
+    return Call(f"Start {target}", "POST", path, {}, target, arrived=running_check(pve, target))
 
 
 def running_check(pve: Cluster, target: Target) -> Callable[[], Awaitable[bool]]:

@@ -45,7 +45,6 @@ from quorate.operations.provision.new_guests import (
 from quorate.operations.provision.new_networks import Card, chosen_bridge, connect, parse_cards, vm_card
 from quorate.operations.registry import Risk, operation
 from quorate.operations.start_checks import start_objections
-from quorate.operations.units import parse_size
 from quorate.operations.units import size as readable
 from quorate.problems import BadArgument
 from quorate.pve import values
@@ -253,7 +252,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
         node,
         {**request.settings, **devices, **working, **boot},
         finish=lambda target: [
-            _grow(pve, target, key, disk.grows_to) for key, disk in disks.items() if disk.grows_to is not None
+            _grow(target, key, disk.grows_to) for key, disk in disks.items() if disk.grows_to is not None
         ],
         storages=(
             *(disk.storage.storage for disk in placed),
@@ -302,12 +301,8 @@ def _boot_order(wanted: list[str] | None, devices: list[str], *, usual: list[str
     return given
 
 
-def _grow(pve: Cluster, target: Target, key: str, whole: int) -> Call:
+def _grow(target: Target, key: str, whole: int) -> Call:
     path = guest_path(target)
 
-    async def grown() -> bool:
-        stored = values.parse(str((await pve.get(f"{path}/config")).get(key, "")), "file")
-        return parse_size(stored.get("size", "0"), unit="") >= whole
-
     summary = f"Grow {key} of {target} to {readable(whole)}"
-    return Call(summary, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target, settled=grown)
+    return Call(summary, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target)

@@ -138,14 +138,10 @@ async def volume_update(
     if not params:
         return Plan(f"Change {found}", unchanged=(f"{found} already has these settings",))
 
-    async def settled() -> bool:
-        later = await pve.get(found.path)
-        return all(_is_so(later, key, value) for key, value in params.items())
-
     said = [f"notes of {len(notes or '')} characters"] if "notes" in params else []
     said += ["protect it" if protected else "lift its protection"] if "protected" in params else []
     summary = f"Change {found}: {', '.join(said)}"
-    return Plan(summary, (Call(summary, "PUT", found.path, params, _target(found), settled=settled),))
+    return Plan(summary, (Call(summary, "PUT", found.path, params, _target(found)),))
 
 
 def _is_so(attributes: dict[str, Any], key: str, value: Any) -> bool:
@@ -177,7 +173,7 @@ async def volume_delete(
         "Delete " + ", ".join(str(one) for one in found[:5]) + (f" and {len(found) - 5} more" if found[5:] else "")
     )
     facts = {"frees": size(sum(one.size for one in found))}
-    return Plan(summary, tuple(_deletion(pve, one) for one in found), facts=facts, independent=True)
+    return Plan(summary, tuple(_deletion(one) for one in found), facts=facts, independent=True)
 
 
 async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
@@ -193,15 +189,10 @@ async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
         await require(pve, f"delete {volume}", f"/storage/{volume.storage}", "Datastore.Allocate")
 
 
-def _deletion(pve: Cluster, volume: StoredVolume) -> Call:
-    async def gone() -> bool:
-        where = await stored_volumes.places(pve, storages=[volume.storage], node=volume.node)
-        left, _ = await stored_volumes.read(pve, where, content=volume.content)
-        return all(one.volid != volume.volid for one in left)
-
+def _deletion(volume: StoredVolume) -> Call:
     task_id = volume.storage if volume.vmid is None else f"{volume.vmid}@{volume.storage}"
     summary = f"Delete {volume} ({stored_volumes.describe(volume)})"
-    return Call(summary, "DELETE", volume.path, {}, _target(volume), settled=gone, task_id=task_id)
+    return Call(summary, "DELETE", volume.path, {}, _target(volume), task_id=task_id)
 
 
 def _target(volume: StoredVolume) -> Target:

@@ -112,7 +112,7 @@ class ApiServer:
             response = responses.render_refusal(refusal, fmt, message_in_body=self._world.version_at_least(8, 4))
         if response.status == 401:
             await self._world.clock.sleep(started + self._auth_delay - self._world.clock.now())
-        return await self._finish(request, response, drop)
+        return await self._finish(request, response, drop, local_node)
 
     def _accept(self, request: web.BaseRequest) -> tuple[str, str]:
         """Check verb, transfer encoding and path."""
@@ -245,18 +245,20 @@ class ApiServer:
         if errors:
             raise bad_parameters(errors)
 
-    def _date(self, response: web.Response) -> None:
-        """The cluster's own time, which clients may compare with task times."""
-        now = _http_date(int(self._world.clock.now()))
+    def _date(self, response: web.Response, node: Node) -> None:
+        """The answering node's own time, which clients may compare with task times."""
+        now = _http_date(int(self._world.clock.now() + node.clock_offset))
         response.headers[hdrs.DATE] = now
         if hdrs.EXPIRES in response.headers:
             response.headers[hdrs.EXPIRES] = now
 
-    async def _finish(self, request: web.BaseRequest, response: web.StreamResponse, drop: str) -> web.StreamResponse:
+    async def _finish(
+        self, request: web.BaseRequest, response: web.StreamResponse, drop: str, node: Node
+    ) -> web.StreamResponse:
         """Apply keep-alive rules, and faults after the work is done."""
         if not isinstance(response, web.Response):  # a WebSocket, already finished
             return response
-        self._date(response)
+        self._date(response, node)
         if drop == "after":
             return _cut_connection(request)
         if drop == "mid":

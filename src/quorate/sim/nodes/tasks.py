@@ -162,10 +162,12 @@ class Tasks:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.failure_of: FailureOf = lambda _type, _id: None
+        self.clock_offset_of: Callable[[str], float] = lambda _node: 0.0
+        """Seconds that a node's clock is ahead."""
 
     def start(self, node: str, kind: str, target: str, user: str, work: Work, *, inside: bool = False) -> str:
         """Start `work` as a task of `node` on behalf of `user`; returns its UPID at once."""
-        task = self._register(node, kind, target, user, self._clock.now())
+        task = self._register(node, kind, target, user, self._time_on(node))
         task.inside = inside
         upid = str(task.upid)
         forced = self.failure_of(kind, target)
@@ -216,7 +218,7 @@ class Tasks:
         await asyncio.wait([worker])
         task = self._by_upid[upid]
         if task.running:  # it had not started, so its work did not see the interrupt
-            task.end(self._clock.now(), INTERRUPTED)
+            task.end(self._time_on(task.upid.node), INTERRUPTED)
 
     def in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run work without a UPID, such as a booting node; it ends with the cluster."""
@@ -232,6 +234,9 @@ class Tasks:
             worker.cancel()
         if workers:
             await asyncio.wait(workers)
+
+    def _time_on(self, node: str) -> float:
+        return self._clock.now() + self.clock_offset_of(node)
 
     def _register(self, node: str, kind: str, target: str, user: str, started: float) -> Task:
         self._next_pid = self._next_pid + 7 if self._next_pid < 4_000_000 else 1200
@@ -254,7 +259,7 @@ class Tasks:
             exitstatus = INTERRUPTED
         finally:
             self._workers.pop(str(task.upid), None)
-            task.end(self._clock.now(), exitstatus)
+            task.end(self._time_on(task.upid.node), exitstatus)
 
 
 def failing(text: str) -> Work:
