@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pve_schema.formats import split_list
 from quorate.operations.api.responses import hide_secrets
 from quorate.operations.plan import Action, Call
 from quorate.problems import Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.formats import split_list
 from quorate.state.canonical import canonical
 
 CONTROL = frozenset({"digest", "delete", "revert", "force", "skiplock", "background_delay"})

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from pve_schema.schema import Facts, Match
 from quorate.command_secrets import HIDDEN
 from quorate.operations.wait_until import same
 from quorate.problems import (
@@ -19,7 +20,6 @@ from quorate.problems import (
     UntrustedCertificate,
 )
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import Facts, Match
 from quorate.pve.tasks import Upid, started_since
 
 PATIENCE = (0.0, 1.0, 2.0)  # PVE lists a task a moment after it starts

@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
 from quorate.operations.api.risk import Effect, Reason
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.pipeline.reach import reach_of_call, stored_reach
-from quorate.pve.formats import split_list
 from quorate.pve.inventory import Resource
-from quorate.pve.schema import Facts
 from quorate.pve.targets import GUEST
 
 _SHUTDOWN: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/status/shutdown")
