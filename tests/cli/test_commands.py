@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from tests.rigs import cli
+from quorate.cli import main
 from tests.rigs.mcp_session import text_of
 from tests.rigs.processes import completed, running
 
@@ -261,12 +261,13 @@ def test_a_server_that_starts_imports_nothing_of_the_simulator(tmp_path: Path) -
     ],
     ids=" ".join,
 )
-def test_without_the_simulator_a_command_says_what_to_install(arguments, monkeypatch):
+def test_without_the_simulator_a_command_says_what_to_install(arguments, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.partition(".")[0] == "pve_simulator"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pve_simulator", None)  # what Python does for a module that may not be imported
-    ended = cli.quorate(*arguments)
-    assert ended.returncode == 2
-    assert ended.stderr == (
+    with pytest.raises(SystemExit) as ended:  # in the main thread, where `serve` handles signals
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
         "quorate: The simulated cluster is not installed; install it with `pip install 'quorate[demo]'`.\n"
     )
