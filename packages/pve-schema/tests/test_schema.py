@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import re
@@ -389,3 +390,18 @@ def test_no_garbage_makes_the_check_fail_itself(data: st.DataObject) -> None:
 @given(text=st.text(alphabet="abvirto=,01:;/. \n\0-"), name=st.sampled_from(["net0", "scsi0", "boot", "agent"]))
 def test_no_property_string_makes_the_check_fail_itself(text: str, name: str) -> None:
     assert set(config_errors(**{name: text})) <= {name}
+
+
+# The README
+
+
+def test_the_example_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    exec(code[1], {})
+    template, values, _, *errors = capsys.readouterr().out.splitlines()
+    assert f"# {template}" in code[1]
+    assert f"# {values}" in code[1]
+    shown = re.findall(r"^# (.*)$", code[1], re.MULTILINE)
+    assert ast.literal_eval("".join(errors)) == ast.literal_eval("".join(shown))

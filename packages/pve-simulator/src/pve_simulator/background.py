@@ -32,8 +32,8 @@ class BackgroundCluster:
             raise ValueError("a cluster has either a speed or a clock")
         clock = ManualClock() if speed is None else RealClock(speed)
         self.cluster = SimulatedCluster(**{"clock": clock, "auth_delay": 0.0, "identity": shared_identity, **options})
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pve-simulator", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def url(self) -> str:
@@ -99,9 +99,12 @@ class BackgroundCluster:
         return self._await(call())
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, "the cluster runs in a `with` block"
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_PATIENCE)
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pve-simulator", daemon=True)
         self._thread.start()
         try:
             self._await(self.cluster.__aenter__())
@@ -119,6 +122,8 @@ class BackgroundCluster:
             self._end()
 
     def _end(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE)
         self._loop.close()
