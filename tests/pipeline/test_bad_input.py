@@ -101,7 +101,7 @@ async def test_a_wrong_token_is_an_authentication_problem_that_hides_the_secret(
         return replace(connection, credentials=Token(sim.token_id, Secret("11111111-2222-3333-4444-555555555555")))
 
     text = await with_connection(tmp_path, wrong)
-    assert "did not accept the credentials of root@pam!quorate" in text
+    assert "did not accept the credentials of root@pam!simulator" in text
     assert "11111111-2222" not in text
     assert "pveum user token list" in text
 

@@ -33,7 +33,7 @@ from pve_simulator.world import World
 _VERSION = re.compile(r"[89]\.\d+(\.\d+)*")
 _DEFAULT_NODES = 3
 _DEFAULT_GUESTS = 20
-_TOKEN_NAME = "quorate"  # noqa: S105
+_TOKEN_NAME = "simulator"  # noqa: S105
 
 
 class SimulatedCluster:

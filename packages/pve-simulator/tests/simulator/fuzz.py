@@ -27,7 +27,7 @@ _PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     "snapname": ("snap1", "current", "before-upgrade", "nope"),
     "url": ("https://example.org/x.iso", "http://127.0.0.1:1/x", "ftp://x"),
     "userid": ("root@pam", "nobody@pve", "x@nope"),
-    "tokenid": ("quorate", "nope", "t1"),
+    "tokenid": ("simulator", "nope", "t1"),
     "roleid": ("PVEAuditor", "Own", "nope"),
     "roles": ("PVEAuditor", "NoAccess,PVEAdmin", "nope"),
     "groupid": ("ops", "nope"),

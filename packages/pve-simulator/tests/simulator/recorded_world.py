@@ -39,7 +39,7 @@ _LIVE_SYSTEM = OperatingSystem("debian", "Debian rig guest", "12", "12", "6.1.0-
 def recorded_cluster(clock: ManualClock) -> SimulatedCluster:
     """The one-node cluster as it was before the first recorded request."""
     cluster = SimulatedCluster(clock=clock, auth_delay=0.0, build=_build)
-    del cluster.world.access.users["root@pam"].tokens["quorate"]
+    del cluster.world.access.users["root@pam"].tokens["simulator"]
     return cluster
 
 

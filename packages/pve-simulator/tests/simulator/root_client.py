@@ -112,7 +112,7 @@ def _restore_root(api: Api) -> None:
     access = api.cluster.world.access
     root = access.users[ROOT]
     root.password, root.enable, root.expire = _PASSWORD, True, 0
-    root.tokens["quorate"] = Token(api.cluster.token_secret, privsep=False)
+    root.tokens["simulator"] = Token(api.cluster.token_secret, privsep=False)
     access.invalidate_cache()
 
 

@@ -36,7 +36,7 @@ Key = tuple[str, str]
 def scenario_cluster(clock: ManualClock) -> SimulatedCluster:
     """One node with two directory storages and a btrfs one, the start of every scenario."""
     cluster = SimulatedCluster(clock=clock, auth_delay=0.0, build=_build)
-    del cluster.world.access.users["root@pam"].tokens["quorate"]
+    del cluster.world.access.users["root@pam"].tokens["simulator"]
     return cluster
 
 

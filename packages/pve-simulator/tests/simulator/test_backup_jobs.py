@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pve_schema.calendar_events import calendar_errors, parse_calendar_event
 from pve_simulator.api_client import run, simulated_api
-from pve_simulator.cluster.calendar_events import calendar_errors, parse_calendar_event
 
 
 def test_a_job_is_made_shown_changed_and_removed() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pve_schema.calendar_events import calendar_errors, parse_calendar_event
 from pve_simulator.api_client import run, simulated_api
 from pve_simulator.clock import MANUAL_EPOCH
-from pve_simulator.cluster.calendar_events import calendar_errors, parse_calendar_event
 
 NOTIFICATIONS = "/cluster/notifications"
 

@@ -23,7 +23,8 @@ _STATUSES = frozenset({200, 400, 401, 403, 404, 424, 500, 501, 595, 596})
 _WITHOUT_BODY = frozenset({401, 595, 596})
 _OF_PYTHON = re.compile(
     r"internal error of the simulated cluster|Traceback|has no attribute|NoneType|unhashable|out of range"
-    r"|invalid literal|not subscriptable|unexpected keyword|positional argument|<class|<quorate|quorate\.|KeyError"
+    r"|invalid literal|not subscriptable|unexpected keyword|positional argument|<class|<pve_simulator|pve_simulator\."
+    r"|KeyError"
     r"|unsupported operand|codec can't|object is not|must be str"
 )
 _MANY = range(1, 1 + (11 if os.environ.get("FULL_WIDTH") == "1" else 4))

@@ -18,7 +18,7 @@ from pve_simulator.clock import ManualClock
         (None, "No ticket"),
         ("Bearer abc", "No ticket"),
         ("PVEAPIToken=garbage", "Authentication failed!"),
-        ("PVEAPIToken=root@pam!quorate=wrong", "Authentication failed!"),
+        ("PVEAPIToken=root@pam!simulator=wrong", "Authentication failed!"),
         ("PVEAPIToken=root@pam!nope=00000000-0000-0000-0000-000000000000", "Authentication failed!"),
         ("PVEAPIToken=ghost@pve!x=00000000-0000-0000-0000-000000000000", "Authentication failed!"),
         ("PVEAuthCookie=PVE:root@pam:00000000::abc", "Authentication failed!"),
@@ -38,7 +38,7 @@ def test_bad_credentials_get_an_empty_401(header, reason):
 def test_before_9_1_5_the_reason_says_what_was_wrong() -> None:
     async def scenario() -> None:
         async with simulated_api(version="8.4.1") as api:
-            reply = await api.as_nobody(Authorization="PVEAPIToken=root@pam!quorate=wrong").get("/version")
+            reply = await api.as_nobody(Authorization="PVEAPIToken=root@pam!simulator=wrong").get("/version")
             assert reply.reason == "invalid token value!"
 
     run(scenario())

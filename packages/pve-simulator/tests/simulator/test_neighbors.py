@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pve_schema.calendar_events import calendar_errors
 from pve_simulator.api_client import Api, run, simulated_api
-from pve_simulator.cluster.calendar_events import calendar_errors
 from pve_simulator.guests.guest import GIB
 from pve_simulator.storage.storages import Storage, StorageSpace
 

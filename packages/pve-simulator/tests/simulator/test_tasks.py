@@ -22,9 +22,9 @@ def test_a_upid_can_be_parsed_and_names_node_type_id_and_token() -> None:
             assert parsed is not None
             assert str(parsed) == upid
             assert (parsed.node, parsed.type, parsed.id) == ("pve1", "qmstart", "108")
-            assert (parsed.owner, parsed.tokenid) == ("root@pam", "quorate")
+            assert (parsed.owner, parsed.tokenid) == ("root@pam", "simulator")
             status = await api.task(upid)
-            assert (status["user"], status["tokenid"], status["status"]) == ("root@pam", "quorate", "running")
+            assert (status["user"], status["tokenid"], status["status"]) == ("root@pam", "simulator", "running")
             assert "exitstatus" not in status
 
     run(scenario())
@@ -39,7 +39,7 @@ def test_running_tasks_are_listed_only_when_asked_for() -> None:
             active = (await api.get("/nodes/pve1/tasks", source="active")).body
             assert active["total"] == 1
             assert active["data"][0]["status"] == "RUNNING"
-            assert active["data"][0]["user"] == "root@pam!quorate"
+            assert active["data"][0]["user"] == "root@pam!simulator"
             await api.clock.advance(2)
             newest = (await api.get("/nodes/pve1/tasks")).data[0]
             assert (newest["upid"], newest["status"], newest["user"]) == (upid, "OK", "root@pam")

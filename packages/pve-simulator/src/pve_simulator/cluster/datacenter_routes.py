@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from pve_simulator.cluster.calendar_events import parse_calendar_event
+from pve_schema.calendar_events import parse_calendar_event
 from pve_simulator.cluster.config_files import UNDEFINED_TYPE, Section, SectionFile, options_of
 from pve_simulator.cluster.option_routes import Datacenter
 from pve_simulator.cluster.sections import Sections, always, texts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pve_simulator.cluster.calendar_events import parse_calendar_event
+from pve_schema.calendar_events import parse_calendar_event
 from pve_simulator.cluster.config_files import check_digest, digest_of, encode_value
 from pve_simulator.guests.drives import disks
 from pve_simulator.guests.guest import Guest, Value

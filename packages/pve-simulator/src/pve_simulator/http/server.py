@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 from aiohttp import hdrs, web
 
+from pve_schema.calendar_events import calendar_errors
 from pve_schema.schema import Facts, Match
 from pve_simulator.access.tickets import Authentication, Unauthorized, has_token
-from pve_simulator.cluster.calendar_events import calendar_errors
 from pve_simulator.faults import Faults, proxy_reason, with_null
 from pve_simulator.guests.consoles import Consoles
 from pve_simulator.http import parameters, responses

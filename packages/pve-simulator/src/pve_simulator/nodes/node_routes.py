@@ -40,7 +40,7 @@ class Entry:
         return f"{stamp} {host} {self.text}"
 
     def cursor(self, position: int) -> str:
-        return f"s=quorate;i={position:x};t={int(self.time * 1_000_000):x}"
+        return f"s=simulator;i={position:x};t={int(self.time * 1_000_000):x}"
 
 
 def entries(world: World, node: Node) -> list[Entry]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pve_simulator.cluster.calendar_events import parse_calendar_event
+from pve_schema.calendar_events import parse_calendar_event
 from pve_simulator.guests import drives
 from pve_simulator.guests.drives import new_uuid
 from pve_simulator.guests.guest import Guest
