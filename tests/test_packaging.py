@@ -141,8 +141,8 @@ def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> Non
     assert one.read_bytes() == other.read_bytes()
     with zipfile.ZipFile(one) as archive:
         archive.extractall(tmp_path / "unpacked")
-    for name, project in PROJECTS.items():  # which uv finds as members of the workspace
-        folder = tmp_path / "unpacked" / project.relative_to(ROOT)
+    for name, source in PROJECTS.items():  # which uv finds as members of the workspace
+        folder = tmp_path / "unpacked" / source.relative_to(ROOT)
         assert tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] == name
         assert (folder / "src" / name.replace("-", "_") / "__init__.py").is_file()
     manifest = json.loads((tmp_path / "unpacked" / "manifest.json").read_text())

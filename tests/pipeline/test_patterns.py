@@ -18,7 +18,7 @@ from pve_schema import formats
 from pve_schema.schema import NEWEST, OLDEST, facts
 from tests.rigs.mcp_session import rig
 
-PACKAGES = [Path(package.__file__).parent for package in (quorate, pve_schema)]
+PACKAGES = [Path(quorate.__file__).parent, Path(pve_schema.__file__).parent]
 REPEATED = [
     *"a1-_., ;:/=@\t\n\"'[](){}%!*?+\\Aé|~#<>&$^`",
     "a-",

@@ -52,7 +52,7 @@ def host() -> Iterator[EngineHost]:
     version = run("/usr/bin/python3", "-c", "import sys; print(sys.version_info[:2])").strip()
     if version != str(sys.version_info[:2]):
         pytest.skip(f"the machine's Python is {version}")
-    sources = {name: Path(package.__file__).parents[1] for name, package in (("src", quorate), ("schema", pve_schema))}
+    sources = {"src": Path(quorate.__file__).parents[1], "schema": Path(pve_schema.__file__).parents[1]}
     for name, source in {"packages": _PACKAGES, **sources}.items():
         (_PYTHON / name).mkdir(parents=True)
         run("mount", "--bind", source, _PYTHON / name)
