@@ -1,10 +1,11 @@
-"""Roles, and who has them where."""
+"""Roles, who has them where, and the permissions that follow."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from pve_simulator.access.directory import SubjectKind, normalize_path
+from pve_simulator.access.directory import SubjectKind, as_numbers, normalize_path
 from pve_simulator.cluster.config_files import changing
 from pve_simulator.http.parameters import split_list
 from pve_simulator.http.refusals import bad_parameters, existing, failure
@@ -25,6 +26,35 @@ _ACL_PATH = re.compile(
     |/mapping(?:/[^/]+(?:/[^/]+)?)?""",
     re.VERBOSE,
 )
+
+
+@route("GET /access/acl")
+def acl(call: Call) -> list[dict[str, Any]]:
+    sees_all = call.allowed("/access", "Sys.Audit", "Permissions.Modify")
+    return [
+        {
+            "path": entry.path,
+            "type": entry.kind,
+            "ugid": entry.subject,
+            "roleid": entry.role,
+            "propagate": int(entry.propagate),
+        }
+        for entry in call.world.access.acl()
+        if sees_all or call.allowed(entry.path, "Permissions.Modify")
+    ]
+
+
+@route("GET /access/permissions")
+def permissions(call: Call) -> dict[str, dict[str, int]]:
+    access = call.world.access
+    who = call.params.get("userid", call.authid)
+    if who != call.authid and not who.startswith(f"{call.authid}!"):
+        call.require("/access", "Sys.Audit")
+    unknown = who.partition("!")[0] not in access.users or ("!" in who and access.token(who) is None)
+    path = call.params.get("path")
+    if path is None:
+        return {} if unknown else access.effective_permissions(who)
+    return {path: {} if unknown else as_numbers(access.privileges(who, normalize_path(path)))}
 
 
 @route("PUT /access/acl")
@@ -96,6 +126,23 @@ def _existing_subjects(call: Call) -> list[str]:
             raise failure(f"no such token '{name}' for user '{userid}'")
         found.append(full_id)
     return found
+
+
+@route("GET /access/roles")
+def roles(call: Call) -> list[dict[str, Any]]:
+    access = call.world.access
+    known = [(name, held, 1) for name, held in access.builtin_roles.items()]
+    known += [(name, held, 0) for name, held in access.custom_roles.items()]
+    return [
+        {"roleid": name, "privs": ",".join(sorted(held))} | ({"special": 1} if special else {})
+        for name, held, special in known
+    ]
+
+
+@route("GET /access/roles/{roleid}")
+def one_role(call: Call) -> dict[str, int]:
+    held = existing(call.world.access.role(call.values["roleid"]), f"role '{call.values['roleid']}' does not exist")
+    return dict.fromkeys(sorted(held), 1)
 
 
 @route("POST /access/roles")

@@ -1,4 +1,4 @@
-"""Users, groups and API tokens: create, change, remove."""
+"""Users, groups and API tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,49 @@ from pve_simulator.http.refusals import Refusal, bad_parameters, existing, failu
 from pve_simulator.http.routing import Call, route
 
 TEXTS = ("comment", "firstname", "lastname", "keys", "email")
+
+
+@route("GET /access/users")
+def users(call: Call) -> list[dict[str, Any]]:
+    wanted = call.params.get("enabled")
+    full = bool(call.params.get("full"))
+    return [
+        _user_row(call, user, full=full)
+        for user in sorted(call.world.access.users.values(), key=lambda user: user.userid)
+        if wanted in (None, user.enable) and _may_see(call, user)
+    ]
+
+
+def _may_see(call: Call, user: User) -> bool:
+    if user.userid == call.authid or call.allowed("/access/groups", "User.Modify", "Sys.Audit"):
+        return True
+    return any(call.allowed(f"/access/groups/{group}", "User.Modify", "Sys.Audit") for group in user.groups)
+
+
+def _user_row(call: Call, user: User, *, full: bool) -> dict[str, Any]:
+    realm = call.world.access.realms.get(user.realm)
+    row = {"userid": user.userid, **_details(user), **({"realm-type": realm.type} if realm else {})}
+    if full:
+        tokens = [{"tokenid": name, **_token_row(token)} for name, token in sorted(user.tokens.items())]
+        row |= {"groups": ",".join(sorted(user.groups)), "tokens": tokens or None}
+    return row
+
+
+def _details(user: User) -> dict[str, Any]:
+    """PVE drops empty fields at the end of a line of `user.cfg`; an empty address before other fields stays."""
+    row: dict[str, Any] = {"enable": int(user.enable), "expire": user.expire}
+    row |= {name: value for name in TEXTS if (value := getattr(user, name))}
+    return row | ({"email": user.email or ""} if user.email or user.comment or user.keys else {})
+
+
+@route("GET /access/users/{userid}")
+def one_user(call: Call) -> dict[str, Any]:
+    user = existing_user(call)
+    return {
+        **_details(user),
+        "groups": sorted(user.groups),
+        "tokens": {name: _token_row(token) for name, token in sorted(user.tokens.items())} or None,
+    }
 
 
 @route("POST /access/users")
@@ -102,6 +145,29 @@ def _set_texts(call: Call, user: User) -> None:
             setattr(user, name, call.params[name] or None)
 
 
+@route("GET /access/groups")
+def groups(call: Call) -> list[dict[str, Any]]:
+    access = call.world.access
+    return [
+        {"groupid": name, "users": ",".join(_members(call, name))} | ({"comment": comment} if comment else {})
+        for name, comment in sorted(access.groups.items())
+        if call.allowed(f"/access/groups/{name}", "Sys.Audit", "User.Modify", "Group.Allocate")
+    ]
+
+
+@route("GET /access/groups/{groupid}")
+def one_group(call: Call) -> dict[str, Any]:
+    name = call.values["groupid"]
+    if name not in call.world.access.groups:
+        raise failure(f"group '{name}' does not exist")
+    comment = call.world.access.groups[name]
+    return {"members": _members(call, name)} | ({"comment": comment} if comment else {})
+
+
+def _members(call: Call, group: str) -> list[str]:
+    return sorted(user.userid for user in call.world.access.users.values() if group in user.groups)
+
+
 @route("POST /access/groups")
 def create_group(call: Call) -> None:
     access, group = call.world.access, call.params["groupid"]
@@ -138,6 +204,22 @@ def _check_existing(call: Call) -> None:
 
 
 _ONE = "/access/users/{userid}/token/{tokenid}"
+
+
+@route("GET /access/users/{userid}/token")
+def tokens(call: Call) -> list[dict[str, Any]]:
+    user = existing_user(call)
+    return [{"tokenid": name, **_token_row(token)} for name, token in sorted(user.tokens.items())]
+
+
+@route(f"GET {_ONE}")
+def one_token(call: Call) -> dict[str, Any]:
+    return _token_row(existing_token(call)[1])
+
+
+def _token_row(token: Token) -> dict[str, Any]:
+    row: dict[str, Any] = {"privsep": int(token.privsep), "expire": token.expire}
+    return row | ({"comment": token.comment} if token.comment else {})
 
 
 @route(f"POST {_ONE}")

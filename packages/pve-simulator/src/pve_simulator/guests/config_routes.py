@@ -1,8 +1,7 @@
-"""Reading a guest: configuration, cloud-init data, features, addresses and load."""
+"""Reading a guest: configuration, cloud-init data, features and addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any
 
 from pve_simulator.guest_os.agent_facts import NO_MAC, by_interface, with_link_local
@@ -11,15 +10,12 @@ from pve_simulator.guests.drives import disks
 from pve_simulator.guests.guest import Guest, Snapshot, Value
 from pve_simulator.guests.guest_volumes import silent
 from pve_simulator.guests.start_requirements import write_cloudinit
-from pve_simulator.http.parameters import split_list
-from pve_simulator.http.refusals import bad_parameters, existing, failure
+from pve_simulator.http.refusals import bad_parameters, existing
 from pve_simulator.http.routing import GUEST, LXC, QEMU, Call, route
-from pve_simulator.nodes import rrd
 from pve_simulator.nodes.settings_routes import Settings
-from pve_simulator.nodes.status_daemon import StatusDaemon
 from pve_simulator.nodes.tasks import config_lock
 from pve_simulator.storage.volume_names import Feature, format_of, has_feature
-from pve_simulator.world import Node, World
+from pve_simulator.world import World
 
 _MASKED = "**********"
 
@@ -56,32 +52,6 @@ def pending_changes(call: Call) -> list[dict[str, Any]]:
             row["delete"] = guest.pending_delete[key]
         rows.append(row)
     return [*rows, {"key": "digest", "value": guest.digest()}]
-
-
-@route(f"GET {GUEST}/snapshot")
-def snapshots(call: Call) -> list[dict[str, Any]]:
-    guest = call.guest()
-    rows = [_snapshot_row(guest, snapshot) for snapshot in guest.snapshots.values()]
-    here: dict[str, Any] = {
-        "name": "current",
-        "description": "You are here!",
-        "running": int(guest.running),
-        "digest": guest.digest(),
-    }
-    if "parent" in guest.config:
-        here["parent"] = guest.config["parent"]
-    return [*rows, here]
-
-
-def _snapshot_row(guest: Guest, snapshot: Snapshot) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": snapshot.name, "description": snapshot.description, "snaptime": snapshot.snaptime}
-    if guest.kind == "qemu":
-        row["vmstate"] = int(snapshot.vmstate)
-    if snapshot.parent is not None:
-        row["parent"] = snapshot.parent
-    if snapshot.state is not None:
-        row["snapstate"] = snapshot.state
-    return row
 
 
 @route(f"GET {GUEST}/snapshot/{{snapname}}/config")
@@ -172,52 +142,3 @@ def _container_interface(name: str, mac: str, addresses: list[tuple[str, int]]) 
     for ip, prefix in addresses:
         row.setdefault("inet6" if ":" in ip else "inet", f"{ip}/{prefix}")
     return row
-
-
-def _node(call: Call) -> Node:
-    """The node of an RRD file; every node has all files, so it may be down."""
-    name = call.local_node.name if call.node == "localhost" else call.node
-    return existing(call.world.nodes.get(name), rrd.missing_file(f"{_prefix(call, 'node')}/{name}"))
-
-
-def _guest(call: Call) -> Guest:
-    """The guest, once pvestatd has written its first data."""
-    guest = call.world.guests.get(call.vmid)
-    if guest is None or call.vmid not in call.world.part(StatusDaemon).guests:
-        raise failure(rrd.missing_file(f"{_prefix(call, 'vm')}/{call.vmid}"))
-    return guest
-
-
-def _prefix(call: Call, what: str) -> str:
-    return f"pve-{what}-9.0" if call.world.version_at_least(9, 0) else f"pve2-{what}"
-
-
-@route("GET /nodes/{node}/rrddata")
-def node_data(call: Call) -> list[dict[str, Any]]:
-    return rrd.node_points(call.world, _node(call), call.params["timeframe"], call.params.get("cf"))
-
-
-@route(f"GET {GUEST}/rrddata")
-def guest_data(call: Call) -> list[dict[str, Any]]:
-    return rrd.guest_points(call.world, _guest(call), call.params["timeframe"], call.params.get("cf"))
-
-
-@route("GET /nodes/{node}/rrd")
-def node_picture(call: Call) -> dict[str, str]:
-    return picture(call, f"{_prefix(call, 'node')}/{_node(call).name}", rrd.NODE_FIELDS)
-
-
-@route(f"GET {GUEST}/rrd")
-def guest_picture(call: Call) -> dict[str, str]:
-    _guest(call)
-    return picture(call, f"{_prefix(call, 'vm')}/{call.vmid}", rrd.GUEST_FIELDS)
-
-
-def picture(call: Call, path: str, known: Container[str]) -> dict[str, str]:
-    """The path of the rendered graph in PVE."""
-    file = f"/var/lib/rrdcached/db/{path}"
-    sources = split_list(call.params["ds"])
-    for source in sources:
-        if source not in known:
-            raise failure(f"RRD error: No DS called '{source}' in '{file}'")
-    return {"filename": f"{file}_{'_'.join(sources)}.png"}

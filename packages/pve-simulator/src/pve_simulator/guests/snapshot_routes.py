@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from pve_simulator.guest_os.machine import Machines
 from pve_simulator.guests import power
@@ -257,6 +258,32 @@ def _restore_sizes(world: World, guest: Guest) -> None:
 
 _ONE = f"{GUEST}/snapshot/{{snapname}}"
 _RESERVED = {"qemu": ("current", "pending"), "lxc": ("current", "vzdump")}
+
+
+@route(f"GET {GUEST}/snapshot")
+def snapshots(call: Call) -> list[dict[str, Any]]:
+    guest = call.guest()
+    rows = [_snapshot_row(guest, snapshot) for snapshot in guest.snapshots.values()]
+    here: dict[str, Any] = {
+        "name": "current",
+        "description": "You are here!",
+        "running": int(guest.running),
+        "digest": guest.digest(),
+    }
+    if "parent" in guest.config:
+        here["parent"] = guest.config["parent"]
+    return [*rows, here]
+
+
+def _snapshot_row(guest: Guest, snapshot: Snapshot) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": snapshot.name, "description": snapshot.description, "snaptime": snapshot.snaptime}
+    if guest.kind == "qemu":
+        row["vmstate"] = int(snapshot.vmstate)
+    if snapshot.parent is not None:
+        row["parent"] = snapshot.parent
+    if snapshot.state is not None:
+        row["snapstate"] = snapshot.state
+    return row
 
 
 @route(f"POST {GUEST}/snapshot")

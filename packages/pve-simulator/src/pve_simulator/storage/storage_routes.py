@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pve_simulator.guests.config_routes import picture
 from pve_simulator.http.parameters import split_list
 from pve_simulator.http.refusals import bad_parameters, existing, failure
 from pve_simulator.http.routing import Call, route
-from pve_simulator.nodes import rrd
 from pve_simulator.nodes.tasks import TaskContext
 from pve_simulator.storage import archives, plugins, retention, volume_access, volumes
 from pve_simulator.storage.storages import Storage, Volume
@@ -132,20 +130,6 @@ def _volume_row(storage: Storage, volume: Volume) -> dict[str, Any]:
         if volume.verified is not None:
             row["verification"] = {"state": "ok" if volume.verified else "failed"}
     return row
-
-
-@route("GET /nodes/{node}/storage/{storage}/rrddata")
-def storage_series(call: Call) -> list[dict[str, Any]]:
-    storage = call.world.storages.get(call.values["storage"])
-    if storage is None or not storage.on_node(call.node):
-        kind = "pve-storage-9.0" if call.world.version_at_least(9, 0) else "pve2-storage"
-        raise failure(rrd.missing_file(f"{kind}/{call.node}/{call.values['storage']}"))
-    return rrd.storage_points(call.world, call.node, storage, call.params["timeframe"], call.params.get("cf"))
-
-
-@route("GET /nodes/{node}/storage/{storage}/rrd")
-def storage_picture(call: Call) -> dict[str, str]:
-    return picture(call, f"pve2-storage/{call.node}/{call.values['storage']}", ("total", "used"))
 
 
 @route("GET /nodes/{node}/scan/lvm")

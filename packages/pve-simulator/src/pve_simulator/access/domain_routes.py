@@ -1,4 +1,4 @@
-"""Realms: reading, changing and syncing them. The simulated ones have no directory server."""
+"""Realms (domains in the API): reading, changing and syncing them. The simulated ones have no directory server."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ _BUILTIN = ("pam", "pve")
 _SYNC_DEFAULTS = {"enable-new": "1", "remove-vanished": "none", "scope": None}
 # Never shown: PVE keeps it in a separate file, or uses it once.
 _NOT_KEPT = ("password", "check-connection")
+
+
+@route("GET /access/domains")
+def domains(call: Call) -> list[dict[str, Any]]:
+    return [_realm_row(realm) for realm in call.world.access.realms.values()]
+
+
+def _realm_row(realm: Realm) -> dict[str, Any]:
+    row: dict[str, Any] = {"realm": realm.name, "type": realm.type}
+    if realm.comment:
+        row["comment"] = realm.comment
+    if realm.options.get("default"):
+        row["default"] = 1
+    if "tfa" in realm.options:
+        row["tfa"] = str(realm.options["tfa"]).partition("type=")[2].split(",")[0]
+    return row
 
 
 @route("GET /access/domains/{realm}")
