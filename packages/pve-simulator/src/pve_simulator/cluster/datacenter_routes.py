@@ -1,4 +1,4 @@
-"""Settings of the datacenter: mappings, custom CPU models, metric servers and scheduled jobs."""
+"""Settings of the datacenter: custom CPU models, metric servers and scheduled jobs."""
 
 from __future__ import annotations
 
@@ -12,62 +12,6 @@ from pve_simulator.cluster.sections import Sections, always, texts
 from pve_simulator.guests import options
 from pve_simulator.http.refusals import Refusal, bad_parameters, failure
 from pve_simulator.http.routing import Call, route
-from pve_simulator.nodes import hardware_routes
-
-
-class _Mappings(Sections):
-    readers = ("Mapping.Modify", "Mapping.Use", "Mapping.Audit")
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.path, self.acl = f"/cluster/mapping/{kind}", f"/mapping/{kind}/{{name}}"
-        self.failing = f"{{verb}} {'directory' if kind == 'dir' else 'hardware'} mapping failed"
-        self.taken = f"{kind} ID '{{name}}' already defined"
-        self.missing = texts(read="mapping '{name}' not found", update=f"{kind} ID '{{name}}' does not exist")
-        super().__init__()
-
-    def file(self, call: Call) -> SectionFile:
-        return call.world.part(Datacenter).mappings[str(self.kind)]
-
-    def list(self, call: Call) -> list[Section]:
-        rows, node = super().list(call), call.params.get("check-node")
-        if node is not None:
-            call.world.node(node)  # the answering node
-        return rows if node is None else [{**row, "checks": _checks(call, str(self.kind), row, node)} for row in rows]
-
-    def read(self, call: Call) -> Section:
-        return options_of(super().read(call), "id")
-
-    def new_section(self, call: Call) -> Section:
-        section = super().new_section(call)
-        self.check(call, "", section, None)
-        return section
-
-    def check(self, call: Call, _name: str, section: Section, before: Section | None) -> None:
-        """The map is required in every change. A directory must exist, with one path per node."""
-        if before is not None and "map" not in call.params:
-            raise failure("missing value for required option 'map'")
-        if self.kind != "dir":
-            return
-        for entry in hardware_routes.entries_of(section["map"], call.local_node.name):
-            if problem := hardware_routes.problem_of(call.world, "dir", "", entry):
-                raise failure(problem.rstrip())
-        nodes = [part[5:] for entry in section["map"] for part in entry.split(",") if part.startswith("node=")]
-        for node in dict.fromkeys(nodes):
-            if nodes.count(node) > 1:
-                raise failure(f"Node '{node}' is specified {nodes.count(node)} times.")
-
-
-def _checks(call: Call, kind: str, row: Section, node: str) -> list[dict[str, Any]]:
-    own = hardware_routes.entries_of(row["map"], node)
-    if not own:
-        return [{"severity": "warning", "message": f"No mapping for node {node}."}]
-    problems = (hardware_routes.problem_of(call.world, kind, row["id"], entry) for entry in own)
-    return [{"severity": "error", "message": f"Invalid configuration: {found}"} for found in problems if found]
-
-
-for _kind in ("pci", "usb", "dir"):
-    _Mappings(_kind)
 
 
 @route("GET /cluster/qemu/cpu-flags")

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pve_simulator.cluster import mapping_routes
 from pve_simulator.cluster.option_routes import Datacenter
 from pve_simulator.cluster.sdn import Sdn
 from pve_simulator.guests import drives
 from pve_simulator.guests.guest import Guest, Value
 from pve_simulator.guests.status import QEMU_VERSION
-from pve_simulator.nodes import hardware_routes
 from pve_simulator.nodes.tasks import TaskError
 from pve_simulator.storage import volumes
 from pve_simulator.world import World
@@ -150,11 +150,11 @@ def _check_mapped_devices(world: World, guest: Guest, config: dict[str, Value]) 
         mapping = None if kind is None else drives.parse(world, "qemu", key, str(config[key])).get("mapping")
         if mapping is None or kind is None:
             continue
-        entries = hardware_routes.entries_of(mappings[kind].sections.get(mapping, {}).get("map", []), guest.node)
+        entries = mapping_routes.entries_of(mappings[kind].sections.get(mapping, {}).get("map", []), guest.node)
         if not entries:
             raise TaskError(f"{kind.upper()} device mapping not found for '{mapping}'")
         for entry in entries:
-            found = hardware_routes.problem_of(world, kind, mapping, entry)
+            found = mapping_routes.problem_of(world, kind, mapping, entry)
             if found is not None:
                 what = "PCI device mapping" if kind == "pci" else "USB Mapping"
                 raise TaskError(f"{what} invalid (hardware probably changed): {found}\n")
@@ -168,8 +168,8 @@ def _check_directory(world: World, guest: Guest, mapping: Mapping[str, Any] | No
     if mapping is None:
         where = "/usr/share/perl5/PVE/Mapping/Dir.pm line 206."
         raise TaskError(f"Can't use an undefined value as an ARRAY reference at {where}")
-    for entry in hardware_routes.entries_of(mapping["map"], guest.node):
-        found = hardware_routes.problem_of(world, "dir", "", entry)
+    for entry in mapping_routes.entries_of(mapping["map"], guest.node):
+        found = mapping_routes.problem_of(world, "dir", "", entry)
         if found is not None:
             raise TaskError(f"directory mapping invalid: {found}")
 

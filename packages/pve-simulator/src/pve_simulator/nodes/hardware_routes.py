@@ -1,9 +1,8 @@
-"""PCI and USB devices of a node, checks of mappings, and the capabilities of CPU and QEMU."""
+"""PCI and USB devices of a node, and the capabilities of CPU and QEMU."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from pve_simulator.cluster.option_routes import Datacenter
@@ -11,8 +10,6 @@ from pve_simulator.guests import options
 from pve_simulator.http.parameters import split_list
 from pve_simulator.http.refusals import failure
 from pve_simulator.http.routing import Call, route
-from pve_simulator.storage.plugins import directory_exists
-from pve_simulator.world import World
 
 # id, class, vendor, vendor's name, device, device's name, IOMMU group
 _PCI = (
@@ -58,53 +55,6 @@ _USB_FIELDS = split_list("busnum devnum level port class vendid prodid speed man
 def _usb(*values: str | int) -> dict[str, Any]:
     row = dict(zip(_USB_FIELDS, values, strict=True))
     return row | ({"usbpath": str(row["port"])} if row["level"] else {})
-
-
-def entries_of(entries: list[str], node: str) -> list[dict[str, str]]:
-    """The entries of a mapping for one node."""
-    parsed = [dict(part.split("=", 1) for part in entry.split(",") if "=" in part) for entry in entries]
-    return [entry for entry in parsed if entry.get("node") == node]
-
-
-def problem_of(world: World, kind: str, name: str, entry: Mapping[str, str]) -> str | None:
-    """Why the device of a mapping cannot be used, None if it can."""
-    if kind == "dir":
-        path = entry["path"]
-        return None if directory_exists(world, path) else f"Path {path} does not exist\n"
-    return _pci_problem(name, entry) if kind == "pci" else _usb_problem(name, entry)
-
-
-def _pci_problem(name: str, entry: Mapping[str, str]) -> str | None:
-    known = {device["id"]: device for device in pci_devices(verbose=True, hidden_classes=[])}
-    for number, given in enumerate(entry["path"].split(";")):
-        path = given if "." in given else f"{given}.0"
-        device = known.get(path)
-        if device is None:
-            return f"pci device '{path}' not found\n"
-        has = {
-            "id": f"{device['vendor']}:{device['device']}".replace("0x", ""),
-            "iommugroup": str(device["iommugroup"]),
-            "subsystem-id": f"{device['subsystem_vendor']}:{device['subsystem_device']}".replace("0x", ""),
-        }
-        for key, value in has.items():
-            if key == "iommugroup" and number:
-                continue
-            if key not in entry:
-                return f"missing expected property '{key}' for device '{path}'\n"
-            if entry[key].replace("0x", "") != value:
-                return f"'{key}' does not match for '{name}' ({value} != {entry[key]})\n"
-    return None
-
-
-def _usb_problem(name: str, entry: Mapping[str, str]) -> str | None:
-    wanted = entry["id"]
-    for device in usb_devices():
-        own = f"{device['vendid']}:{device['prodid']}"
-        if "path" not in entry and own == wanted:
-            return None
-        if f"{device['busnum']}-{device.get('usbpath')}" == entry.get("path"):
-            return None if own == wanted else f"'id' does not match for '{name}' ({own} != {wanted})\n"
-    return f"usb device '{entry.get('path', wanted)}' not found\n"
 
 
 # Memory controllers, bridges and processors.
