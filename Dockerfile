@@ -5,8 +5,9 @@ COPY requirements/runtime.txt requirements/runtime.txt
 RUN python -m venv /opt/quorate \
  && /opt/quorate/bin/pip install --no-cache-dir --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY packages packages
 COPY src src
-RUN /opt/quorate/bin/pip install --no-cache-dir --no-deps . \
+RUN /opt/quorate/bin/pip install --no-cache-dir --no-deps ./packages/pve-schema ./packages/pve-simulator . \
  && /opt/quorate/bin/pip uninstall --yes pip \
  && python -m compileall -q -j 0 /opt/quorate
 

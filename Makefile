@@ -9,18 +9,22 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, (os.cpu_count() or 2) * 2))')
 # Without the bytecode cache, every worker would compile everything. pytest compiles the tests itself (tests/conftest.py).
 unexport PYTHONDONTWRITEBYTECODE
-COMPILE = $(BIN)/python -m compileall -qq -j 0 -x /test_ src tests || true
+COMPILE = $(BIN)/python -m compileall -qq -j 0 -x /test_ src tests packages || true
+# The distributions of this repository, in the order of their dependencies.
+DISTRIBUTIONS := packages/pve-schema packages/pve-simulator .
+PROJECTS := $(DISTRIBUTIONS:%=%/pyproject.toml)
+LOCK = uv pip compile --universal --generate-hashes --no-header --no-emit-package pve-schema --no-emit-package pve-simulator
 
 .PHONY: setup demo test thorough conformance load real real/bench browser check bench docs mcpb lock clean
 
 setup: $(READY)
 
 # The demo installs and compiles only what it needs; the other targets also get the development tools.
-$(READY): requirements/dev.txt pyproject.toml
+$(READY): requirements/dev.txt $(PROJECTS)
 	$(call install,-r requirements/dev.txt)
 	@touch $(READY) $(DEMO_READY)
 
-$(DEMO_READY): requirements/demo.txt pyproject.toml
+$(DEMO_READY): requirements/demo.txt $(PROJECTS)
 	$(call install,--no-compile -r requirements/demo.txt)
 	@touch $(DEMO_READY)
 
@@ -29,7 +33,7 @@ define install
 	@echo "Setting up $(VENV) (once) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes $(1)
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(PIP) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e %)
 endef
 
 demo: $(DEMO_READY)
@@ -87,10 +91,10 @@ mcpb: setup
 
 # Update the hashed requirements after a change of dependencies (needs uv).
 lock:
-	uv pip compile --universal --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.txt
-	uv pip compile --universal --generate-hashes --no-header --group demo -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
-	uv pip compile --universal --generate-hashes --no-header --group pyproject.toml:browser -c requirements/dev.txt -o requirements/browser.txt
-	uv pip compile --universal --generate-hashes --no-header --extra postgres pyproject.toml -o requirements/runtime.txt
+	$(LOCK) --group dev --extra demo pyproject.toml -o requirements/dev.txt
+	$(LOCK) --group demo --extra demo -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
+	$(LOCK) --group pyproject.toml:browser -c requirements/dev.txt -o requirements/browser.txt
+	$(LOCK) --extra demo --extra postgres pyproject.toml -o requirements/runtime.txt
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

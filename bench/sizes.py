@@ -13,11 +13,11 @@ import msgspec
 from mcp import Client
 
 from bench.table import Table
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, Settings
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.operations.toolsets import DEFAULT, chosen_operations
-from quorate.sim.simulator import SimulatedCluster
 from quorate.surfaces.native import as_json, describe
 
 GUESTS = 2000

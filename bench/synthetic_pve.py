@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from quorate.sim.http.certificates import create_identity
+from pve_simulator.http.certificates import create_identity
 
 LATENCY = 0.005
 TASK_SECONDS = 0.3

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,12 +55,15 @@ def pytest_collection(session: pytest.Session) -> None:
     files = sorted({file for path in asked for file in ([path] if path.is_file() else path.rglob("test_*.py"))})
     number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
     for file in files[len(files) * number // count : len(files) * (number + 1) // count]:
-        _import(file.relative_to(session.config.rootpath))
+        _import(file)
 
 
 def _import(file: Path) -> None:
+    folder = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))  # as pytest does when it collects the file
     with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection tries again and reports it
-        importlib.import_module(".".join(file.with_suffix("").parts))
+        importlib.import_module(".".join(file.relative_to(folder).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)

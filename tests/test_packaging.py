@@ -13,7 +13,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -30,29 +30,36 @@ from quorate.surfaces.web.listener import HANDOVER_SECONDS
 from tests import paths
 
 ROOT = paths.ROOT
+MISSING = "The simulated cluster is not installed; install it with `pip install 'quorate[demo]'`."
 
 
-def built(kind: str, folder: Path) -> Path:
+PROJECTS = {"quorate": ROOT, **{name: ROOT / "packages" / name for name in ("pve-schema", "pve-simulator")}}
+
+
+def built(kind: str, folder: Path, project: str = "quorate") -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command, cwd=PROJECTS[project], check=True, capture_output=True)
     (made,) = folder.iterdir()
     return made
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built("wheel", tmp_path_factory.mktemp("wheel"))
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: built("wheel", tmp_path_factory.mktemp(name), name) for name in PROJECTS}
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `quorate` of an environment that holds the wheel; only its dependencies are lent from the environment of the
-    tests, whose own Quorate cannot be seen from there."""
-    place = tmp_path_factory.mktemp("empty")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(wheels.values(), tmp_path_factory.mktemp("empty"))
+
+
+def install(wheels: Iterable[Path], place: Path) -> Path:
+    """The `quorate` of an environment that holds the wheels; only other dependencies are lent from the environment of
+    the tests, whose own Quorate cannot be seen from there."""
     venv.create(place, with_pip=False, symlinks=True)
     python = place / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    subprocess.run([*pip, *map(str, wheels)], check=True, capture_output=True)
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     where = subprocess.run(
@@ -75,10 +82,29 @@ def run(program: Path, *arguments: str, home: Path) -> subprocess.CompletedProce
 
 
 @pytest.mark.thorough
-def test_the_wheel_alone_runs_the_demo(installed: Path, tmp_path: Path) -> None:
+def test_the_wheels_alone_run_the_demo(installed: Path, tmp_path: Path) -> None:
     done = run(installed, "demo", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "homeassistant" in done.stdout
+
+
+@pytest.mark.thorough
+def test_without_the_simulator_only_the_demo_is_missing(wheels: dict[str, Path], tmp_path: Path) -> None:
+    quorate = install((wheels["quorate"], wheels["pve-schema"]), tmp_path / "environment")
+    for arguments in (["demo"], ["sim", "--ssh"], ["serve", "--demo"], ["call", "guest_list", "--demo"]):
+        refused = run(quorate, *arguments, home=tmp_path)
+        assert refused.returncode == 2, refused.stderr
+        assert refused.stderr == f"quorate: {MISSING}\n"
+    assert "guest_list" in run(quorate, "tools", home=tmp_path).stdout
+
+
+@pytest.mark.thorough
+def test_the_wheel_of_the_simulator_brings_its_command_and_its_fixture(installed: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test_client.py"
+    test.write_text("def test_it(pve):\n    assert pve.url.startswith('https://127.0.0.1:')\n")
+    tried = run(installed.with_name("python"), "-m", "pytest", "-q", str(test), home=tmp_path)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert run(installed.with_name("pve-simulator"), "--version", home=tmp_path).stdout.startswith("pve-simulator ")
 
 
 @pytest.mark.thorough
@@ -92,11 +118,15 @@ def test_the_wheel_alone_lists_every_tool(installed: Path, tmp_path: Path) -> No
     }
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert all(name.startswith(("quorate/", f"quorate-{__version__}.dist-info/")) for name in names)
+@pytest.mark.parametrize("project", PROJECTS)
+def test_a_wheel_holds_the_package_and_nothing_else(wheels: dict[str, Path], project: str) -> None:
+    names, package = zipfile.ZipFile(wheels[project]).namelist(), project.replace("-", "_")
+    assert all(re.match(rf"{package}(/|-[\d.]+\.dist-info/)", name) for name in names)
     assert not any("__pycache__" in name for name in names)
-    assert "quorate/py.typed" in names
+    assert f"{package}/py.typed" in names
+    (source,) = PROJECTS[project].glob(f"src/{package}")
+    files = {str(file.relative_to(source.parent)) for file in source.rglob("*") if file.is_file()}
+    assert {file for file in files if "__pycache__" not in file} <= set(names)
 
 
 @pytest.mark.thorough
@@ -113,6 +143,10 @@ def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> Non
     assert one.read_bytes() == other.read_bytes()
     with zipfile.ZipFile(one) as archive:
         archive.extractall(tmp_path / "unpacked")
+    for name, source in PROJECTS.items():  # which uv finds as members of the workspace
+        folder = tmp_path / "unpacked" / source.relative_to(ROOT)
+        assert tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] == name
+        assert (folder / "src" / name.replace("-", "_") / "__init__.py").is_file()
     manifest = json.loads((tmp_path / "unpacked" / "manifest.json").read_text())
     assert (tmp_path / "unpacked" / manifest["server"]["entry_point"]).is_file()
     project = tomllib.loads((tmp_path / "unpacked" / "pyproject.toml").read_text())
@@ -252,8 +286,13 @@ def test_the_image_is_made_of_files_that_are_there_and_not_kept_from_it() -> Non
 
 def test_the_image_holds_every_dependency_and_that_of_a_shared_state() -> None:
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements/runtime.txt").read_text(), re.M))
-    needed = [*manifests.PROJECT["dependencies"], *manifests.PROJECT["optional-dependencies"]["postgres"]]
-    assert {re.match(r"[\w-]+", one)[0] for one in needed} <= locked  # type: ignore[index]
+    needed = [*manifests.PROJECT["optional-dependencies"]["postgres"]]
+    for project in PROJECTS.values():
+        needed += tomllib.loads((project / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.match(r"[\w-]+", one)[0] for one in needed}  # type: ignore[index]
+    assert names - PROJECTS.keys() <= locked
+    copied = next(argument for name, argument in instructions() if name == "RUN" and "--no-deps" in argument)
+    assert {f"./packages/{name}" for name in names & PROJECTS.keys()} <= set(copied.split())
 
 
 @pytest.mark.thorough

@@ -122,7 +122,7 @@ def test_every_toolset_is_named() -> None:
     assert {one.toolset for one in operations().values() if f"`{one.toolset}`" not in README} == set()
 
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").rglob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:
@@ -142,7 +142,7 @@ def test_every_link_leads_somewhere() -> None:
 def test_every_module_that_a_page_mentions_exists() -> None:
     files = {
         "/" + str(path.relative_to(ROOT))
-        for part in ("bench", "src", "tests", "tools")
+        for part in ("bench", "packages", "src", "tests", "tools")
         for path in (ROOT / part).rglob("*.py")
     }
     for page in PAGES:

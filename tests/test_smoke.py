@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from pve_simulator.access.directory import Pool
 from quorate.cli import main
 from quorate.config import Access, Approval, ConfigError
 from quorate.config.smoke import SmokeSettings, read_smoke
-from quorate.sim.access.directory import Pool
 from quorate.smoke import Smoke
 from tests.coverage.rows import volumes
 from tests.rigs.compat_session import surface

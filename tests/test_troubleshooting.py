@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from quorate.sim.simulator import SimulatedCluster
+from pve_simulator.simulator import SimulatedCluster
 from tests.paths import ROOT
 from tests.rigs.certificates import Authority
 from tests.rigs.cli import quorate

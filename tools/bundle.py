@@ -32,12 +32,17 @@ def pack(folder: Path) -> Path:
 
 def contents() -> dict[str, Path]:
     """Name in the bundle -> file."""
-    source = [file for file in (ROOT / "src").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    projects = [ROOT, *sorted((ROOT / "packages").iterdir())]
+    files = [project / name for project in projects for name in ("LICENSE", "README.md", "pyproject.toml")]
+    files += [file for project in projects for file in (project / "src").rglob("*") if _is_source(file)]
     return {
         "manifest.json": ROOT / "packaging" / "mcpb" / "manifest.json",
-        **{name: ROOT / name for name in ("LICENSE", "README.md", "pyproject.toml")},
-        **{file.relative_to(ROOT).as_posix(): file for file in source if ".egg-info" not in str(file)},
+        **{file.relative_to(ROOT).as_posix(): file for file in files},
     }
+
+
+def _is_source(file: Path) -> bool:
+    return file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file)
 
 
 if __name__ == "__main__":

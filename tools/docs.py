@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pve_schema.schema import NEWEST, facts
 from quorate.operations.registry import EVERY, NEEDED, Operation, operations
 from quorate.operations.toolsets import DEFAULT, chosen_operations
-from quorate.pve.schema import NEWEST, facts
 from quorate.surfaces.native import as_json, describe
 from tools.compat_pages import migration_page, side_by_side, spellings
 from tools.manifests import manifests, registered_name

@@ -1,4 +1,4 @@
-"""Pack the tables of API facts into the package: `python -m tools.pack_api_facts FOLDER`.
+"""Pack the tables of API facts into pve-schema: `python -m tools.pack_api_facts FOLDER`.
 
 FOLDER holds the JSON tables (`pve-api-<version>.json`, `formats-9.2.json`, `roles-9.json`, `workers.json`).
 The same tables always yield the same bytes, so a file that differs means changed facts.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 VERSIONS = ("9.2", "8.4")
-TARGET = Path(__file__).resolve().parent.parent / "src" / "quorate" / "pve" / "data"
+TARGET = Path(__file__).resolve().parent.parent / "packages" / "pve-schema" / "src" / "pve_schema" / "data"
 
 
 def read_table(folder: Path, name: str) -> Any:

@@ -6,11 +6,11 @@ import inspect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from pve_schema.schema import NEWEST, OLDEST, Endpoint, facts
 from quorate.operations.api.grants import ANY, GRANTS
 from quorate.operations.api.risk import ORDER, RISK_PARAMETERS, effects_of, refusal
 from quorate.operations.registry import NEEDED, Operation, Risk, operations
 from quorate.pipeline.protection import GUARDS
-from quorate.pve.schema import NEWEST, OLDEST, Endpoint, facts
 
 EXAMPLES = 3
 

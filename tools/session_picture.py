@@ -20,11 +20,11 @@ from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitRequestParams, ElicitResult, Implementation
 from tests.rigs.mcp_session import DrivenTime, text_of
 
+from pve_simulator.clock import ManualClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
 from quorate.pipeline.approval import READING_SECONDS
-from quorate.sim.clock import ManualClock
-from quorate.sim.simulator import SimulatedCluster
 from quorate.surfaces.terminal import align
 
 WIDTH, MARGIN, GUTTER = 920, 24, 108

@@ -14,10 +14,12 @@ ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "style.md"
 FOREIGN_WORDS = (
     ROOT / "tests",
-    ROOT / "src" / "quorate" / "sim",
+    ROOT / "packages",
     ROOT / "src" / "quorate" / "surfaces" / "synonyms.py",
 )
 """String literals in these are test data, PVE's answers or search words; only docstrings and comments are checked."""
+
+SOURCES = ("src", "packages/pve-schema/src", "packages/pve-simulator/src")
 
 NOUNS = frozenset({"drawing", "keyring", "networking", "parsing", "rendering", "routing", "sighting"})
 """Words that look like participles but are nouns of the field."""
@@ -53,7 +55,7 @@ def check_phrases() -> Iterator[str]:
 
 
 def check_module_names() -> Iterator[str]:
-    for path in _python_files("src", "tools", "bench"):
+    for path in _python_files(*SOURCES, "tools", "bench"):
         word = path.stem.rpartition("_")[2]
         if re.fullmatch(r"\w+(ing|ed)", word) and word not in NOUNS:
             yield f"{_relative(path)}:1: module named with a participle"
@@ -61,7 +63,7 @@ def check_module_names() -> Iterator[str]:
 
 def check_definitions() -> Iterator[str]:
     instead = {name: cells[1] for cells in _table("Names to avoid") for name in _split(cells[0])}
-    for path in _python_files("src"):
+    for path in _python_files(*SOURCES):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = node.name.lstrip("_")
@@ -71,7 +73,7 @@ def check_definitions() -> Iterator[str]:
 
 def check_function_names() -> Iterator[str]:
     words = {cells[0]: _split(cells[1]) for cells in _table("Participles in function names")}
-    for path in _python_files("src"):
+    for path in _python_files(*SOURCES):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_attribute_or_predicate(node):
                 continue
@@ -92,7 +94,7 @@ def check_name_parts() -> Iterator[str]:
     rows = _table("Words to avoid in names")
     instead = {word: cells[1] for cells in rows for word in _split(cells[0])}
     fine = {name for cells in rows for name in _split(cells[2])}
-    for path in _python_files("src", "tools", "bench"):
+    for path in _python_files(*SOURCES, "tools", "bench"):
         for line, name in _names(ast.parse(path.read_text())):
             for word in set(name.lower().split("_")) & instead.keys() if name not in fine else ():
                 yield f"{_relative(path)}:{line}: “{word}” in “{name}” (write: {instead[word]})"
@@ -123,8 +125,9 @@ def _split(cell: str) -> tuple[str, ...]:
 
 
 def _files() -> list[Path]:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return [path for path in pages if path != GUIDE and _chosen(path)] + _python_files("src", "tests", "tools", "bench")
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").rglob("*.md")]
+    chosen = [path for path in pages if path != GUIDE and _chosen(path)]
+    return chosen + _python_files("src", "packages", "tests", "tools", "bench")
 
 
 def _python_files(*folders: str) -> list[Path]:

@@ -36,12 +36,12 @@ from quorate.state.store import Store, open_store
 from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
+    from pve_simulator.simulator import SimulatedCluster
     from quorate.config.http import HttpSettings
     from quorate.config.watch import WatchSettings
     from quorate.homelab.shells import Shells
     from quorate.pipeline.resolution import Resolution
     from quorate.runs.runs import Runs
-    from quorate.sim.simulator import SimulatedCluster
     from quorate.surfaces.compat.execution import CompatSettings
     from quorate.surfaces.server import Server
     from quorate.surfaces.surface import Surface
@@ -277,7 +277,7 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """
     import tempfile
 
-    from quorate.sim.simulator import SimulatedCluster
+    from pve_simulator.simulator import SimulatedCluster
 
     with tempfile.TemporaryDirectory(prefix="quorate-demo-") as name:
         if settings.state == usual_state():

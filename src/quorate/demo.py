@@ -16,11 +16,11 @@ from quorate.surfaces.terminal import ProgressBar, align
 if TYPE_CHECKING:
     from mcp import Client
 
-    from quorate.sim.simulator import SimulatedCluster
+    from pve_simulator.simulator import SimulatedCluster
 
 
 async def tour() -> int:
-    from quorate.sim.simulator import SimulatedCluster
+    from pve_simulator.simulator import SimulatedCluster
 
     _say("A simulated Proxmox VE cluster, over real HTTPS")
     async with SimulatedCluster() as cluster:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pve_simulator.simulator import SimulatedCluster
 from quorate.cli.tool_help import example, explain_native
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.pipeline.arguments import decode
-from quorate.sim.simulator import SimulatedCluster
 from quorate.suggestions import similar_tools
 from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
 from tests.rigs import cli

@@ -12,6 +12,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from quorate.cli import main
 from tests.rigs.mcp_session import text_of
 from tests.rigs.processes import completed, running
 
@@ -229,3 +230,44 @@ def test_a_fault_with_a_part_missing_is_refused_with_how_it_is_written(tmp_path)
     ended = run("sim", "--fault", "locked:102", cwd=tmp_path)
     assert ended.returncode == 2
     assert "is written: locked:VMID:LOCK, such as locked:102:backup" in " ".join(ended.stderr.split())
+
+
+@pytest.mark.thorough
+def test_a_server_that_starts_imports_nothing_of_the_simulator(tmp_path: Path) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n"
+    given = {"PROXMOX_URL": "https://127.0.0.1:1", "PROXMOX_TOKEN_ID": "root@pam!quorate", "PROXMOX_TOKEN_SECRET": "0"}
+    served = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "quorate", "serve"],
+        input=sent, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **given},
+    )  # fmt: skip
+    assert '"serverInfo"' in served.stdout
+    assert "quorate.pipeline" in served.stderr
+    assert "pve_simulator" not in served.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo"],
+        ["sim"],
+        ["sim", "--nodes", "3", "--ssh"],
+        ["sim", "--help"],
+        ["serve", "--demo"],
+        ["call", "guest_list", "--demo"],
+        ["doctor", "--demo"],
+        ["policy", "explain", "guest_list", "--demo"],
+    ],
+    ids=" ".join,
+)
+def test_without_the_simulator_a_command_says_what_to_install(arguments, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pve_simulator"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pve_simulator", None)  # what Python does for a module that may not be imported
+    with pytest.raises(SystemExit) as ended:  # in the main thread, where `serve` handles signals
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "quorate: The simulated cluster is not installed; install it with `pip install 'quorate[demo]'`.\n"
+    )

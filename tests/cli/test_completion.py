@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from pve_simulator.demo_world import build_demo_world
+from pve_simulator.world import World
 from quorate.homelab.host import Host
 from quorate.homelab.registry import Hosts
 from quorate.operations.registry import operations
 from quorate.pve.clock import SystemClock
-from quorate.sim.demo_world import build_demo_world
-from quorate.sim.world import World
 from quorate.state.store import open_store
 from tests.rigs.cli import quorate
 from tests.rigs.simulator import pointed_at, running_sim

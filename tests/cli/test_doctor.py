@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.simulator import SimulatedCluster
 from quorate.cli.grants import grant_script
 from quorate.homelab.host import Host as Registered
 from quorate.homelab.registry import Hosts
 from quorate.operations.registry import TOOLSETS
 from quorate.pve.clock import SystemClock
-from quorate.sim.simulator import SimulatedCluster
 from quorate.state.store import open_store
 from tests.rigs.cli import quorate
 from tests.rigs.expired_certificate import expired_server
@@ -369,7 +369,7 @@ def test_changes_that_need_a_yes_want_a_passphrase_as_well(environ: dict[str, st
 
 
 def test_the_clocks_are_compared(environ: dict[str, str]) -> None:
-    from quorate.sim.clock import ManualClock
+    from pve_simulator.clock import ManualClock
 
     with running_sim(clock=ManualClock()) as sim:
         _, findings = examined({**environ, **pointed_at(sim)})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.sim.simulator import SimulatedCluster
+from pve_simulator.simulator import SimulatedCluster
 from tests.rigs.cli import quorate
 from tests.rigs.expired_certificate import expired_server
 from tests.rigs.simulator import pveum, run_script, running_sim

@@ -6,11 +6,11 @@ from itertools import islice
 
 import pytest
 
+from pve_simulator.access.directory import Token, User
 from quorate.cli.grants import least_privileges
 from quorate.config import Access
 from quorate.operations.access.permission_needs import describe_withheld
 from quorate.operations.registry import TOOLSETS, operations
-from quorate.sim.access.directory import Token, User
 from tests.generators import examples
 from tests.generators.population import CONTENT, populate
 from tests.generators.read_arguments import read_arguments

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
-from quorate.sim.access.directory import Pool
-from quorate.sim.world import World
+from pve_simulator.access.directory import Pool
+from pve_simulator.world import World
 from tests.coverage import checks, setups
 from tests.coverage.brynnjocelyn import ISO, KEY, OLD_BACKUP, TEMPLATE
 from tests.coverage.rows import Done, Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorate.sim.guests.guest import parse_size, size_of_drive
+from pve_simulator.guests.guest import parse_size, size_of_drive
 from tests.coverage.rows import Done, volumes
 
 Check = Callable[[Done], Any]

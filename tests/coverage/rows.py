@@ -13,10 +13,10 @@ from typing import Any
 
 import aiohttp
 
-from quorate.sim.guests.guest import Guest
-from quorate.sim.simulator import SimulatedCluster
-from quorate.sim.storage.storages import Volume
-from quorate.sim.world import World
+from pve_simulator.guests.guest import Guest
+from pve_simulator.simulator import SimulatedCluster
+from pve_simulator.storage.storages import Volume
+from pve_simulator.world import World
 from tests import paths
 from tests.rigs.mcp_session import Rig, text_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorate.sim.guests.guest import GIB, Snapshot
-from quorate.sim.storage.storages import Volume
-from quorate.sim.world import World
+from pve_simulator.guests.guest import GIB, Snapshot
+from pve_simulator.storage.storages import Volume
+from pve_simulator.world import World
 
 
 def changed_since(vmid: int, snapshot: str) -> Callable[[World], None]:

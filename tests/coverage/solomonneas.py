@@ -1,6 +1,6 @@
 """solomonneas' rows."""
 
-from quorate.sim.world import World
+from pve_simulator.world import World
 from tests.coverage import checks, setups
 from tests.coverage.brynnjocelyn import ISO, KEY, TEMPLATE
 from tests.coverage.rows import Done, Row

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorate.sim.clock import ManualClock
-from quorate.sim.simulator import SimulatedCluster
+from pve_simulator.clock import ManualClock
+from pve_simulator.simulator import SimulatedCluster
 
 _HISTORY = SimulatedCluster(clock=ManualClock()).world.tasks.newest_first("pve1")
 PAST_TASK = next(str(task.upid) for task in _HISTORY if task.upid.type == "vzdump")

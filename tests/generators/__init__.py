@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from pve_simulator.world import World
 from quorate.operations.registry import Operation
-from quorate.sim.world import World
 from tests.generators.combined_arguments import combined_arguments
 from tests.generators.values import Strategy, by_name, by_type
 

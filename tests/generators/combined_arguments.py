@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quorate.sim.cluster.firewall import Firewalls, with_digest
-from quorate.sim.world import World
+from pve_simulator.cluster.firewall import Firewalls, with_digest
+from pve_simulator.world import World
 from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, IMAGE, ISO, NO_OPTIONS, TEMPLATE
 
 

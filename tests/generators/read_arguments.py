@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pve_simulator.world import World
 from quorate.operations.registry import Operation
-from quorate.sim.world import World
 from tests.generators.population import BACKUP, PAUSED_RUN
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from pve_simulator.world import World
 from quorate.operations.units import moment
-from quorate.sim.world import World
 from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, ENDED_RUN, IMAGE, ISO, KEY, PAUSED_RUN, UNDOABLE
 
 Strategy = st.SearchStrategy[Any]

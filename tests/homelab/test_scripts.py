@@ -20,6 +20,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import simulated_cluster
 from quorate.config import Approval, ConfigError, load
 from quorate.config.settings import SCRIPTS_URL
@@ -28,7 +29,6 @@ from quorate.homelab.scripts.index_refresh import archive_of
 from quorate.homelab.scripts.script import PATH, parse_script
 from quorate.homelab.scripts.unattended_run import environment
 from quorate.problems import Problem
-from quorate.sim.simulator import SimulatedCluster
 from quorate.ssh.settings import Login
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import Rig

@@ -9,10 +9,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from pve_simulator.guest_os import execution
+from pve_simulator.guest_os.execution import Io
 from quorate.config import Access
 from quorate.config.rules import Policy, Rule
-from quorate.sim.guest_os import execution
-from quorate.sim.guest_os.execution import Io
 from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio

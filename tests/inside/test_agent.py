@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.guest_os.agents import Agent, Agents, AgentSilent
+from pve_simulator.guest_os.agents import Agent, Agents, AgentSilent
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.simulated_guests import VM, files
 

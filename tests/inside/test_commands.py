@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pve_simulator.guest_os.execution import Io
+from pve_simulator.guest_os.machine import Machines
 from quorate.command_rules import CommandRules
 from quorate.config import Access
 from quorate.config.policy import read_policy
@@ -22,8 +24,6 @@ from quorate.inside.node_addresses import ssh_of_node
 from quorate.inside.transport_selection import select_transport
 from quorate.pipeline.caller import Exchange
 from quorate.problems import NotConfigured
-from quorate.sim.guest_os.execution import Io
-from quorate.sim.guest_os.machine import Machines
 from quorate.ssh.access import SshAccess
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.settings import Login, SshSettings

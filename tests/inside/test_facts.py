@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.sim.guests.guest import Address
+from pve_simulator.guests.guest import Address
 from tests.rigs.mcp_session import rig, second_server
 from tests.rigs.simulated_guests import ALPINE, CONTAINER, VM, files, machine
 

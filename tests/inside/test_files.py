@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
+from pve_simulator.guest_os.files import Entry
 from quorate.config import Access
-from quorate.sim.guest_os.files import Entry
 from tests.rigs.mcp_session import rig, second_server, text_of
 from tests.rigs.simulated_guests import (
     CONTAINER,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.sim.guest_os.installation import Unit
+from pve_simulator.guest_os.installation import Unit
 from tests.rigs.mcp_session import rig
 from tests.rigs.simulated_guests import ALPINE, CONTAINER, VM, machine, was_injected
 

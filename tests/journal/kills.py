@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pve_simulator.clock import MANUAL_EPOCH, RealClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, Approval, Settings
 from quorate.pipeline.caller import Exchange
 from quorate.problems import Problem
-from quorate.sim.clock import MANUAL_EPOCH, RealClock
-from quorate.sim.simulator import SimulatedCluster
 from quorate.state import trail_file
 from quorate.state.entries import fold
 from quorate.state.postgres import PostgresDatabase

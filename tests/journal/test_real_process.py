@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.sim.clock import RealClock
-from quorate.sim.simulator import SimulatedCluster
+from pve_simulator.clock import RealClock
+from pve_simulator.simulator import SimulatedCluster
 from tests.rigs.processes import completed, running
 from tests.rigs.simulator import pointed_at
 

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from quorate.sim.simulator import SimulatedCluster
+from pve_simulator.simulator import SimulatedCluster
 
 
 async def main(nodes: str, guests: str, *faults: str) -> None:

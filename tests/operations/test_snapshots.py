@@ -2,8 +2,8 @@
 
 import pytest
 
+from pve_simulator.guests.guest import Snapshot
 from quorate.config import Access
-from quorate.sim.guests.guest import Snapshot
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

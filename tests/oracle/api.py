@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from quorate.pve.schema import Endpoint, Facts
+from pve_schema.schema import Endpoint, Facts
 from tests.oracle.names import Names
 
 _METHODS: Final = {"GET": 4, "POST": 6, "PUT": 6, "DELETE": 1}

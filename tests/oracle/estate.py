@@ -11,20 +11,21 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from pve_schema.schema import facts
+from pve_simulator.access.directory import ROOT, Access, Pool, Token
+from pve_simulator.api_client import Request
+from pve_simulator.builder import Builder
+from pve_simulator.clock import ManualClock
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.demo_world import build_demo_world
+from pve_simulator.faults import Faults
+from pve_simulator.guests.guest import GIB, MIB, OperatingSystem, Snapshot
+from pve_simulator.http.server import ApiServer
+from pve_simulator.storage.storages import Volume
+from pve_simulator.world import HaResource, World
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
-from quorate.pve.schema import facts
-from quorate.sim.access.directory import ROOT, Access, Pool, Token
-from quorate.sim.builder import Builder
-from quorate.sim.clock import ManualClock
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.demo_world import build_demo_world
-from quorate.sim.faults import Faults
-from quorate.sim.guests.guest import GIB, MIB, OperatingSystem, Snapshot
-from quorate.sim.http.server import ApiServer
-from quorate.sim.storage.storages import Volume
-from quorate.sim.world import HaResource, World
-from tests.rigs.in_memory_wire import Handler, Request
+from tests.rigs.in_memory_wire import Handler
 
 TOKEN: Final = f"{ROOT}!oracle"
 SECRET: Final = "0b5e55ed-0000-4000-8000-00000000cafe"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
-from quorate.sim.world import World
+from pve_simulator.world import World
 from tests.oracle.estate import HIDDEN, UNTOUCHABLE
 
 OUTSIDE: Final = ("outside.example", "198.51.100.7")

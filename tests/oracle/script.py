@@ -6,10 +6,10 @@ import json
 from random import Random
 from typing import Any, Final
 
+from pve_schema.schema import facts
 from quorate.config import Access
 from quorate.operations.registry import EVERY, TOOLSETS, operations
 from quorate.pipeline.caller import Caller
-from quorate.pve.schema import facts
 from quorate.surfaces.compat import SYSTEMS
 from tests.generators.combined_arguments import combined_arguments
 from tests.generators.population import CONTENT

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from quorate.sim.cluster.firewall import Firewalls
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.cluster.notification_routes import Notifications
-from quorate.sim.cluster.option_routes import Datacenter
-from quorate.sim.cluster.replication_routes import Replication
-from quorate.sim.cluster.sdn import Sdn
-from quorate.sim.nodes.apt_routes import Packages
-from quorate.sim.nodes.disks import Disks
-from quorate.sim.nodes.network_routes import Networks
-from quorate.sim.nodes.services import Services
-from quorate.sim.nodes.settings_routes import Settings
-from quorate.sim.storage.backup_jobs import BackupJobs
-from quorate.sim.world import World
+from pve_simulator.cluster.firewall import Firewalls
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.cluster.notification_routes import Notifications
+from pve_simulator.cluster.option_routes import Datacenter
+from pve_simulator.cluster.replication_routes import Replication
+from pve_simulator.cluster.sdn import Sdn
+from pve_simulator.nodes.apt_routes import Packages
+from pve_simulator.nodes.disks import Disks
+from pve_simulator.nodes.network_routes import Networks
+from pve_simulator.nodes.services import Services
+from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.storage.backup_jobs import BackupJobs
+from pve_simulator.world import World
 
 Path = tuple[str, ...]
 State = dict[Path, Any]

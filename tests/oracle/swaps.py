@@ -15,10 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from pve_simulator.access.directory import ROOT
+from pve_simulator.storage.backup_jobs import BackupJobs
 from quorate.config import Access
 from quorate.pipeline.caller import Exchange, Question, Reply, ReplyKind
-from quorate.sim.access.directory import ROOT
-from quorate.sim.storage.backup_jobs import BackupJobs
 from tests.oracle.episode import Seed
 from tests.oracle.loop import InnerLoop
 from tests.oracle.script import Script

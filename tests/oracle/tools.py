@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from quorate.pve.schema import Facts
+from pve_schema.schema import Facts
 from tests.generators.population import KEY
 from tests.oracle.api import ApiCalls
 from tests.oracle.names import Names

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import pytest
 from mcp.types import INVALID_REQUEST, ElicitResult, ErrorData
 
+from pve_simulator.clock import ManualClock
 from quorate.config import Approval
 from quorate.pipeline.approval import READING_SECONDS, ApprovalPending
 from quorate.pipeline.caller import Exchange
 from quorate.quantity import moment
-from quorate.sim.clock import ManualClock
 from quorate.state.approvals import PENDING_SECONDS, Approvals, State
 from quorate.state.approvals import Approval as StoredApproval
 from tests.pipeline.test_safety_table import tries

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
+from pve_simulator.clock import ManualClock
 from quorate.app import approval_settings_of
 from quorate.config import Access, Approval, Settings
 from quorate.config.http import HttpSettings
 from quorate.pipeline.approval import READING_SECONDS
-from quorate.sim.clock import ManualClock
 from quorate.state.approvals import Approvals, State
 from quorate.state.passphrase import Passphrase
 from tests.rigs.mcp_session import Rig, rig, second_server

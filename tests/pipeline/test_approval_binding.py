@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
+from pve_simulator.nodes.disks import Disks
+from pve_simulator.storage.backup_jobs import BackupJobs
 from quorate.config import Approval
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
-from quorate.sim.nodes.disks import Disks
-from quorate.sim.storage.backup_jobs import BackupJobs
 from quorate.state.approvals import Approvals
 from tests.oracle.state import differences, state_of
 from tests.pipeline.test_safety_table import tries

@@ -85,9 +85,9 @@ async def test_an_unknown_task_is_not_found(tmp_path):
 
 async def with_connection(tmp_path, change, **options):
     """A rig whose connection is changed after the simulator is up."""
+    from pve_simulator.clock import ManualClock
+    from pve_simulator.simulator import SimulatedCluster
     from quorate.app import simulated_cluster
-    from quorate.sim.clock import ManualClock
-    from quorate.sim.simulator import SimulatedCluster
 
     async with SimulatedCluster(clock=ManualClock(), auth_delay=0.0) as sim:
         settings = simulated_cluster(sim)
@@ -101,7 +101,7 @@ async def test_a_wrong_token_is_an_authentication_problem_that_hides_the_secret(
         return replace(connection, credentials=Token(sim.token_id, Secret("11111111-2222-3333-4444-555555555555")))
 
     text = await with_connection(tmp_path, wrong)
-    assert "did not accept the credentials of root@pam!quorate" in text
+    assert "did not accept the credentials of root@pam!simulator" in text
     assert "11111111-2222" not in text
     assert "pveum user token list" in text
 
@@ -170,9 +170,9 @@ async def test_without_quorum_changes_are_refused_with_the_reason(tmp_path):
 
 
 async def test_a_missing_privilege_is_named_with_the_command_that_grants_it_before_anything_is_sent(tmp_path):
+    from pve_simulator.access.directory import Token as SimToken
+    from pve_simulator.access.directory import User
     from quorate.app import simulated_cluster
-    from quorate.sim.access.directory import Token as SimToken
-    from quorate.sim.access.directory import User
 
     async with rig(tmp_path, access=Access.ADMIN) as quorate:
         access = quorate.sim.world.access

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from pve_schema.schema import facts
 from quorate.operations.plan import Plan
 from quorate.operations.registry import OTHER_CLUSTER, SUPPLIED, TOOLSETS, Risk, operations
 from quorate.operations.safety_snapshots import after_snapshots
 from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import effect
 from quorate.problems import BadArgument, Problem
-from quorate.pve.schema import facts
 from tests.generators import examples
 from tests.generators.population import CONTENT, populate
 from tests.rigs.mcp_session import rig, text_of

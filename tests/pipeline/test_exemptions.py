@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.cluster.sdn_routes import sdn_of
+from pve_simulator.nodes.network_routes import Networks
+from pve_simulator.nodes.tasks import TaskContext
+from pve_simulator.storage.storages import Volume
 from quorate.config import Access
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.cluster.sdn_routes import sdn_of
-from quorate.sim.nodes.network_routes import Networks
-from quorate.sim.nodes.tasks import TaskContext
-from quorate.sim.storage.storages import Volume
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig
 

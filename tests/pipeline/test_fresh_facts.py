@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.api_client import Api, open_api
+from pve_simulator.guests.guest import GIB
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
-from quorate.sim.guests.guest import GIB
 from tests.rigs.compat_session import surface
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
-from tests.sim.api_client import Api, open_api
 
 pytestmark = pytest.mark.anyio
 
@@ -484,3 +484,13 @@ async def test_a_guest_that_was_just_made_is_a_machine_by_its_name(tmp_path):
         await make_vm(api)
         text = await quorate.refusal("host_exec", host=NAME, command=["true"])
         assert "no host" not in text  # it is known, and does not run
+
+
+async def test_an_upgraded_cluster_is_soon_judged_by_its_new_version(tmp_path):
+    async with rig(tmp_path, version="8.4.1") as quorate:
+        assert quorate.app.cluster is not None
+        before = await quorate.app.cluster.facts()
+        quorate.sim.world.version = "9.1.8"
+        await quorate.clock.advance(3600)
+        assert (await quorate.app.cluster.facts()) is not before
+        assert (await quorate.app.cluster.version())["version"] == "9.1.8"

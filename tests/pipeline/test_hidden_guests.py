@@ -12,9 +12,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.types import PromptReference, ResourceTemplateReference
 
+from pve_schema.schema import Facts
+from pve_simulator.builder import Builder
 from quorate.operations.registry import TOOLSETS, Risk, operations
-from quorate.pve.schema import Facts
-from quorate.sim.builder import Builder
 from quorate.surfaces.compat import SYSTEMS
 from tests.generators.population import populate
 from tests.generators.read_arguments import read_arguments

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from mcp import Client
 
+from pve_simulator.builder import Builder
+from pve_simulator.clock import RealClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
-from quorate.sim.builder import Builder
-from quorate.sim.clock import RealClock
-from quorate.sim.simulator import SimulatedCluster
 from tests.coverage.rows import volumes
 from tests.rigs.mcp_session import Rig
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from pve_schema.schema import Endpoint
 from quorate.operations.registry import HOMELAB, TOOLSETS, Operation, operations
-from quorate.pve.schema import Endpoint
 from quorate.surfaces.compat import SYSTEMS
 from tests.generators import examples
 from tests.generators.population import CONTENT, populate

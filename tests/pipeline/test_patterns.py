@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+import pve_schema
 import quorate
-from quorate.pve import formats
-from quorate.pve.schema import NEWEST, OLDEST, facts
+from pve_schema import formats
+from pve_schema.schema import NEWEST, OLDEST, facts
 from tests.rigs.mcp_session import rig
 
-PACKAGE = Path(quorate.__file__).parent
+PACKAGES = [Path(quorate.__file__).parent, Path(pve_schema.__file__).parent]
 REPEATED = [
     *"a1-_., ;:/=@\t\n\"'[](){}%!*?+\\Aé|~#<>&$^`",
     "a-",
@@ -41,11 +42,12 @@ Patterns = dict[tuple[str, int], str]
 def own_patterns() -> Patterns:
     """Those that modules keep, and those that are written where they are used, each with its place."""
     found: Patterns = {}
-    for file in PACKAGE.rglob("*.py"):
-        parts = file.relative_to(PACKAGE).with_suffix("").parts
-        if parts[0] == "sim" or parts[-1] == "__main__":
+    for file in (file for package in PACKAGES for file in package.rglob("*.py")):
+        package = next(package for package in PACKAGES if file.is_relative_to(package))
+        parts = file.relative_to(package.parent).with_suffix("").parts
+        if parts[-1] == "__main__":
             continue
-        module = ".".join(["quorate", *(part for part in parts if part != "__init__")])
+        module = ".".join(part for part in parts if part != "__init__")
         for pattern in within(vars(importlib.import_module(module))):
             found.setdefault((pattern.pattern, pattern.flags & ~re.UNICODE), module)
         for node in ast.walk(ast.parse(file.read_text())):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.cluster.option_routes import Datacenter
+from pve_simulator.world import HaResource
 from quorate.config import Access
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.cluster.option_routes import Datacenter
-from quorate.sim.world import HaResource
 from tests.pipeline.test_policy import policy
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig

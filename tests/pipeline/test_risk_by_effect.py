@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pve_schema.schema import NEWEST, OLDEST, facts
 from quorate.config import Access, Approval
 from quorate.operations import registry
 from quorate.operations.api.risk import Reason, effects, effects_of
@@ -12,7 +13,6 @@ from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRef, Risk, operations
 from quorate.pipeline.authorization import effect
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import NEWEST, OLDEST, facts
 from quorate.pve.wire import read
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import rig, text_of

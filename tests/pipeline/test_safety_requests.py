@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.cluster.option_routes import Datacenter
+from pve_simulator.world import HaResource
 from quorate.config import Access, Approval
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
 from quorate.config.rules import Policy
 from quorate.operations.registry import TOOLSETS, operations
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.cluster.option_routes import Datacenter
-from quorate.sim.world import HaResource
 from tests.generators import examples
 from tests.generators.population import populate
 from tests.generators.read_arguments import read_arguments

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from mcp.types import ElicitResult
 
+from pve_simulator.http.server import ApiServer
 from quorate.command_rules import CommandRules
 from quorate.config import Access, Approval, load
 from quorate.config.policy import read_policy
@@ -31,7 +32,6 @@ from quorate.operations.registry import TOOLSETS, Risk, operations
 from quorate.operations.workloads.lifecycle import require_workload_allowed
 from quorate.problems import NotConfigured, Refused
 from quorate.pve.clock import SystemClock
-from quorate.sim.http.server import ApiServer
 from quorate.ssh.access import SshAccess
 from quorate.state.approvals import APPROVED_SECONDS, MOST_PENDING, Approvals, RemarkKind, Request, State
 from quorate.state.freeze import Freeze
@@ -262,7 +262,7 @@ async def test_a_target_that_changes_after_the_plan_is_left_alone(
 
     seen = Requests()
     monkeypatch.setattr(
-        "quorate.sim.simulator.ApiServer", lambda *given, **more: ApiServer(*given, **{**more, "requests": seen})
+        "pve_simulator.simulator.ApiServer", lambda *given, **more: ApiServer(*given, **{**more, "requests": seen})
     )
     async with rig(tmp_path) as quorate:
         assert "othing was done" in await quorate.refusal("guest_stop", guest=VM)

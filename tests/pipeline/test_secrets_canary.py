@@ -213,7 +213,7 @@ async def marked(tmp_path: Path, caplog: pytest.LogCaptureFixture, **more: Any) 
     """A server whose own token is a marker, with all its loggers turned up."""
     turn_up(caplog)
     async with rig(beside(tmp_path), ssh=True) as quorate:
-        quorate.sim.world.access.users["root@pam"].tokens["quorate"].secret = TOKEN
+        quorate.sim.world.access.users["root@pam"].tokens["simulator"].secret = TOKEN
         target = pointed_at(quorate.sim, credentials=Token(quorate.sim.token_id, Secret(TOKEN)))
         async with second_server(quorate, tmp_path / "audit.jsonl", clusters=(target,), **more) as server:
             yield server
@@ -349,7 +349,7 @@ async def test_the_address_of_the_state_keeps_its_password(tmp_path: Path, caplo
 
 async def test_settings_do_not_print_their_secrets(tmp_path: Path) -> None:
     async with rig(tmp_path) as quorate:
-        target = pointed_at(quorate.sim, credentials=Token("root@pam!quorate", Secret(TOKEN)))
+        target = pointed_at(quorate.sim, credentials=Token("root@pam!simulator", Secret(TOKEN)))
         by_password = pointed_at(quorate.sim, credentials=Password("root@pam", Secret(LOGIN)))
         settings = Settings(clusters=(target, by_password))
         app = build(settings)

@@ -5,8 +5,8 @@ First what is seen before anything is sent; then PVE's own refusals, for guests 
 
 import pytest
 
-from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
-from quorate.sim.world import HaResource
+from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
+from pve_simulator.world import HaResource
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

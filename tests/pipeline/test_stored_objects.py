@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.storage.backup_jobs import BackupJobs
+from pve_simulator.world import HaResource
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.storage.backup_jobs import BackupJobs
-from quorate.sim.world import HaResource
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pve_schema.schema import NEWEST, OLDEST, facts
+from pve_simulator.storage.storages import Volume
 from quorate.config import Access
 from quorate.pipeline.takeover import HARMLESS
-from quorate.pve.schema import NEWEST, OLDEST, facts
-from quorate.sim.storage.storages import Volume
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig
 

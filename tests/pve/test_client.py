@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from pve_simulator.clock import ManualClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import simulated_cluster
 from quorate.problems import AuthenticationFailed, NodeOffline, NotFound, OutcomeUnknown, ServerFailed, TimedOut
 from quorate.pve.client import PveClient
 from quorate.pve.connection import Limits, Password, Secret, Trust
-from quorate.sim.clock import ManualClock
-from quorate.sim.simulator import SimulatedCluster
 from tests.rigs.mcp_session import DrivenTime
 
 pytestmark = pytest.mark.anyio

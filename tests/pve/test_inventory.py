@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from pve_simulator.clock import ManualClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import simulated_cluster
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
-from quorate.sim.clock import ManualClock
-from quorate.sim.simulator import SimulatedCluster
 from tests.rigs.mcp_session import DrivenTime
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pve_schema.schema import facts
 from quorate.pve.privileges import Need, is_decisive, missing, needs, root_only
-from quorate.pve.schema import facts
 
 VERSIONS = ("9.2", "8.4")
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from pve_schema.schema import NEWEST, OLDEST, facts
 from quorate.problems import Problem
-from quorate.pve.schema import NEWEST, OLDEST, facts
 from quorate.pve.stored_objects import Location, StoredObject, locate, predict, read_stored
 from quorate.pve.wire import Request, read
 from tests.rigs.mcp_session import rig

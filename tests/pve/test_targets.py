@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.pve.schema import NEWEST, OLDEST, facts
+from pve_schema.schema import NEWEST, OLDEST, facts
 from quorate.pve.targets import find_targets, owner
 from quorate.pve.wire import read
 

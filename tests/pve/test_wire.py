@@ -13,13 +13,13 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pve_schema.schema import NEWEST, OLDEST, Endpoint, facts
+from pve_simulator.guests.create_vm import with_cdrom_alias
+from pve_simulator.http import parameters
 from quorate.problems import BadArgument
 from quorate.pve.client import PveClient
 from quorate.pve.connection import Connection, Secret, Token
-from quorate.pve.schema import NEWEST, OLDEST, Endpoint, facts
 from quorate.pve.wire import read
-from quorate.sim.guests.create_vm import with_cdrom_alias
-from quorate.sim.http import parameters
 from tests.rigs.in_memory_wire import Wire
 from tests.rigs.sweeps import sweep_size
 

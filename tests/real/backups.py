@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from quorate.sim.builder import Builder
-from quorate.sim.guest_os.agent_socket import SocketAgent
-from quorate.sim.guest_os.agents import Agents
-from quorate.sim.guests.guest import Guest, Viewer
-from quorate.sim.nodes.tasks import TaskError
-from quorate.sim.simulator import SimulatedCluster
-from quorate.sim.storage.archives import pack
-from quorate.sim.storage.storages import Volume
+from pve_simulator.builder import Builder
+from pve_simulator.guest_os.agent_socket import SocketAgent
+from pve_simulator.guest_os.agents import Agents
+from pve_simulator.guests.guest import Guest, Viewer
+from pve_simulator.nodes.tasks import TaskError
+from pve_simulator.simulator import SimulatedCluster
+from pve_simulator.storage.archives import pack
+from pve_simulator.storage.storages import Volume
 from tests.real.machine import Machine
 from tests.real.polling import wait_until
 

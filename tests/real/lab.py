@@ -39,11 +39,11 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 
-from quorate.sim.builder import Builder
-from quorate.sim.guest_os.agent_socket import SocketAgent
-from quorate.sim.guest_os.agents import Agents
-from quorate.sim.simulator import SimulatedCluster
-from quorate.sim.world import World
+from pve_simulator.builder import Builder
+from pve_simulator.guest_os.agent_socket import SocketAgent
+from pve_simulator.guest_os.agents import Agents
+from pve_simulator.simulator import SimulatedCluster
+from pve_simulator.world import World
 from tests.real.containers import Container
 from tests.real.images import VM_ADDRESS
 from tests.real.keys import make_key

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.guest_os.agent_socket import SocketAgent
-from quorate.sim.guest_os.agents import Agents
+from pve_simulator.api_client import Api, Reply, open_api
+from pve_simulator.guest_os.agent_socket import SocketAgent
+from pve_simulator.guest_os.agents import Agents
 from tests.real.images import VM_ADDRESS
 from tests.real.lab import Lab
-from tests.sim.api_client import Api, Reply, open_api
 
 pytestmark = pytest.mark.anyio
 

@@ -17,6 +17,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+import pve_schema
 import quorate
 from tests.paths import ROOT
 from tests.real.engine_host import EngineHost, engine_host
@@ -36,7 +37,7 @@ _BORROWED = {
         "quorate": {
             "volumes": ["/usr:/usr:ro", f"{_PYTHON}:/python:ro"],
             "environment": {
-                "PYTHONPATH": "/python/src:/python/packages",
+                "PYTHONPATH": "/python/src:/python/schema:/python/packages",
                 "PROXMOX_URL": "https://127.0.0.1:8006",
                 "PROXMOX_TOKEN_ID": "root@pam!none",
                 "PROXMOX_TOKEN_SECRET": "00000000-0000-0000-0000-000000000000",
@@ -51,7 +52,8 @@ def host() -> Iterator[EngineHost]:
     version = run("/usr/bin/python3", "-c", "import sys; print(sys.version_info[:2])").strip()
     if version != str(sys.version_info[:2]):
         pytest.skip(f"the machine's Python is {version}")
-    for name, source in {"packages": _PACKAGES, "src": Path(quorate.__file__).parents[1]}.items():
+    sources = {"src": Path(quorate.__file__).parents[1], "schema": Path(pve_schema.__file__).parents[1]}
+    for name, source in {"packages": _PACKAGES, **sources}.items():
         (_PYTHON / name).mkdir(parents=True)
         run("mount", "--bind", source, _PYTHON / name)
     with engine_host("packaging") as built:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.guests.guest import Guest
+from pve_simulator.simulator import SimulatedCluster
 from quorate.config import Access
-from quorate.sim.guests.guest import Guest
-from quorate.sim.simulator import SimulatedCluster
 from tests.real.backups import Backups
 from tests.real.lab import Lab
 from tests.real.transports import serving

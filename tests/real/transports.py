@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from pve_simulator.guest_os.agent_socket import SocketAgent
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
-from quorate.sim.guest_os.agent_socket import SocketAgent
 from quorate.ssh.access import SshAccess
 from quorate.ssh.settings import Login, SshSettings
 from quorate.ssh.target import SshTarget

@@ -14,7 +14,7 @@ from quorate import hints
 from quorate.hints import NAMED, OMITTED, Advice, ToolHint, see
 
 SOURCE = Path(quorate.__file__).parent
-OWN_WORDS = ("sim", "cli", "doctor", "config", "surfaces")
+OWN_WORDS = ("cli", "doctor", "config", "surfaces")
 """Packages that speak to operators, or name the tools of their own surface."""
 BUILDERS = {"Advice", "Sentence", "see", "either", "append_advice", "refuse_combination"}
 KEYS = re.compile(r"what|why|next|next_step|note|warnings|unchanged|to_do|\w+_cut")

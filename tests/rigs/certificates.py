@@ -1,13 +1,10 @@
-"""A test CA and certificates for this machine, and the certificates that simulated clusters share."""
+"""A test CA and certificates for this machine."""
 
 from __future__ import annotations
 
 import datetime
-import functools
 import ipaddress
-import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
@@ -15,24 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from quorate.sim.http.certificates import ServerIdentity, create_identity
-
 DAY = datetime.timedelta(days=1)
-
-
-def shared_identity(directory: Path, node_names: Iterable[str]) -> ServerIdentity:
-    """Shared by all simulated clusters with nodes of these names, because creating one takes milliseconds."""
-    identity, files = _identity(tuple(node_names))
-    for name, content in files.items():
-        (directory / name).write_bytes(content)
-    return replace(identity, ca_file=directory / identity.ca_file.name)
-
-
-@functools.cache
-def _identity(node_names: tuple[str, ...]) -> tuple[ServerIdentity, dict[str, bytes]]:
-    with tempfile.TemporaryDirectory() as folder:
-        identity = create_identity(Path(folder), node_names)
-        return identity, {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 
 @dataclass

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pve_simulator.world import World
 from quorate.config import Access, Approval
-from quorate.sim.world import World
 from tests.coverage.rows import Done, Row, seed_rows, volumes
 from tests.rigs.mcp_session import Rig, rig, text_of
 

@@ -14,7 +14,8 @@ from typing import Any
 import aiohttp
 import yarl
 from aiohttp import web
-from multidict import CIMultiDict
+
+from pve_simulator.api_client import Content, Request
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
@@ -71,44 +72,4 @@ class _Response:
         assert isinstance(response, web.Response)
         self.status, self.reason, self.headers = response.status, response.reason, response.headers
         assert isinstance(response.body, bytes) or response.body is None
-        self.content = _Content(response.body or b"")
-
-
-class Request:
-    """The parts of a request that the simulator reads."""
-
-    transport = None
-    keep_alive = True
-
-    def __init__(self, method: str, raw_path: str, headers: Mapping[str, str], body: bytes) -> None:
-        self.method = method
-        self.raw_path = raw_path
-        self.headers = CIMultiDict(headers)
-        self.content_length = len(body) or None
-        self.content = _Content(body)
-        self._body = body
-
-    async def read(self) -> bytes:
-        return self._body
-
-
-class _Content:
-    """A body that is read in pieces."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._size = 0
-
-    def iter_chunked(self, size: int) -> _Content:
-        self._size = size
-        return self
-
-    def __aiter__(self) -> _Content:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """Not a generator: the loop would keep a list of them."""
-        if not self._body:
-            raise StopAsyncIteration
-        piece, self._body = self._body[: self._size], self._body[self._size :]
-        return piece
+        self.content = Content(response.body or b"")

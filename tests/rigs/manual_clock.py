@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from quorate.sim.clock import ManualClock
+from pve_simulator.clock import ManualClock
 
 
 async def jump(clock: ManualClock, seconds: float) -> None:

@@ -16,14 +16,14 @@ from mcp.client.session import ElicitationFnT
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
 
+from pve_simulator.clock import ManualClock
+from pve_simulator.http.certificates import shared_identity
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, Approval, ClusterSettings, Settings
 from quorate.pve.connection import Connection, Limits, Secret, Token
-from quorate.sim.clock import ManualClock
-from quorate.sim.simulator import SimulatedCluster
 from quorate.state.entries import fold
 from quorate.surfaces.server import Server
-from tests.rigs.certificates import shared_identity
 from tests.rigs.in_memory_wire import Handler, Wire
 
 _TURNS = 1000

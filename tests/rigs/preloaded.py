@@ -6,9 +6,9 @@ import quorate.doctor
 import quorate.surfaces.server
 import quorate.surfaces.stdio
 import quorate.surfaces.web.server  # noqa: F401
+from pve_simulator.http.routing import all_routes
 from quorate.homelab import vault
 from quorate.operations.registry import operations
-from quorate.sim.http.routing import all_routes
 from quorate.state import passphrase
 
 operations()

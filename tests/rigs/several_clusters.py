@@ -10,14 +10,14 @@ from typing import Any
 
 from mcp import Client
 
+from pve_simulator.builder import Builder
+from pve_simulator.clock import ManualClock
+from pve_simulator.http.certificates import shared_identity
+from pve_simulator.simulator import SimulatedCluster
+from pve_simulator.world import World
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
 from quorate.pve.connection import Limits
-from quorate.sim.builder import Builder
-from quorate.sim.clock import ManualClock
-from quorate.sim.simulator import SimulatedCluster
-from quorate.sim.world import World
-from tests.rigs.certificates import shared_identity
 from tests.rigs.mcp_session import DrivenTime, Rig
 
 PATIENCE = Limits(request_seconds=2, total_seconds=3)

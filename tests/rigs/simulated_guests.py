@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from quorate.sim.guest_os.files import Entry, FileSystem
-from quorate.sim.guest_os.machine import Machine, Machines
-from quorate.sim.guests.guest import OperatingSystem
+from pve_simulator.guest_os.files import Entry, FileSystem
+from pve_simulator.guest_os.machine import Machine, Machines
+from pve_simulator.guests.guest import OperatingSystem
 from quorate.ssh.settings import Login
 from tests.rigs.mcp_session import Rig
 

@@ -8,33 +8,24 @@ import os
 import shlex
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pve_simulator.background import BackgroundCluster
+from pve_simulator.clock import RealClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.app import simulated_cluster
 from quorate.pve.client import PveClient
-from quorate.sim.simulator import SimulatedCluster
-from tests.rigs.certificates import shared_identity
 
 
 @contextmanager
 def running_sim(**simulator: Any) -> Iterator[SimulatedCluster]:
-    sim = SimulatedCluster(**{"auth_delay": 0.0, "identity": shared_identity, **simulator})
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(sim.__aenter__(), loop).result(30)
-        yield sim
-    finally:
-        asyncio.run_coroutine_threadsafe(sim.__aexit__(None, None, None), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
-        loop.close()
+    """In real time, unless the options say otherwise."""
+    with BackgroundCluster(**{"clock": RealClock(), **simulator}) as background:
+        yield background.cluster
 
 
 def pointed_at(sim: SimulatedCluster) -> dict[str, str]:

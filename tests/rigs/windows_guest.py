@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from quorate.sim.guest_os.execution import Io
+from pve_simulator.guest_os.execution import Io
 from tests.rigs.mcp_session import Rig
 from tests.rigs.simulated_guests import WINDOWS, files, machine
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.guest_os.execution import Io
+from pve_simulator.guest_os.execution import Io
 from quorate.ssh.access import SshAccess
 from quorate.ssh.settings import Login, SshSettings
 from tests.rigs.host_tools import plain_tools

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.storage.archives import open_archive
+from pve_simulator.storage.archives import open_archive
 from quorate.state.runs import RunState
 from tests.rigs.mcp_session import Rig, rig
 from tests.runs.control import work_and_abort_when

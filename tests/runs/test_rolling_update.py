@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.cluster.ceph_routes import Ceph
-from quorate.sim.cluster.replication_routes import Replication
-from quorate.sim.nodes.shell import NodeShells
+from pve_simulator.cluster.ceph_routes import Ceph
+from pve_simulator.cluster.replication_routes import Replication
+from pve_simulator.nodes.shell import NodeShells
 from quorate.state.runs import Run, RunState
 from tests.rigs.mcp_session import Rig, rig
 from tests.runs.control import work_and_abort_when

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.guests.guest import Guest
 from quorate.operations.registry import operations
 from quorate.pve import values
-from quorate.sim.guests.guest import Guest
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.sim.guests.guest import Guest
+from pve_simulator.guests.guest import Guest
 from quorate.state.entries import fold
 from quorate.state.runs import Run
 from tests.simulation.lab import Lab

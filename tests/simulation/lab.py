@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from quorate.pve.schema import Facts, facts
-from quorate.sim.access.directory import ROOT, Access, Token
-from quorate.sim.builder import Builder
-from quorate.sim.faults import Faults
-from quorate.sim.guests import remote_migration
-from quorate.sim.guests.guest import Guest
-from quorate.sim.http.server import ApiServer
-from quorate.sim.world import World
+from pve_schema.schema import Facts, facts
+from pve_simulator.access.directory import ROOT, Access, Token
+from pve_simulator.builder import Builder
+from pve_simulator.faults import Faults
+from pve_simulator.guests import remote_migration
+from pve_simulator.guests.guest import Guest
+from pve_simulator.http.server import ApiServer
+from pve_simulator.world import World
 from tests.simulation.loop import LoopClock
 
 TOKEN = (f"{ROOT}!sim", "0b5e55ed-0000-4000-8000-00000000cafe")

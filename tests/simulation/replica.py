@@ -14,6 +14,7 @@ import aiohttp
 import yarl
 from aiohttp.web import StreamResponse
 
+from pve_simulator.api_client import Request
 from quorate.app import LOOPBACK, App, build
 from quorate.config import Access, Approval, ClusterSettings, Settings
 from quorate.config.settings import HomelabSettings
@@ -23,7 +24,7 @@ from quorate.state.chain import Link, first_link, link_entry
 from quorate.state.schema import statements_since
 from quorate.state.store import Row, Store
 from quorate.state.trail import AuditTrail
-from tests.rigs.in_memory_wire import Handler, Request, _Response
+from tests.rigs.in_memory_wire import Handler, _Response
 from tests.simulation.faultiness import Faultiness
 from tests.simulation.lab import HOST, TOKEN, Lab
 from tests.simulation.loop import LoopClock

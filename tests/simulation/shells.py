@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pve_simulator.guest_os.machine import Machine
+from pve_simulator.nodes.shell import NodeShells
+from pve_simulator.world import World
 from quorate.problems import Unreachable
-from quorate.sim.guest_os.machine import Machine
-from quorate.sim.nodes.shell import NodeShells
-from quorate.sim.world import World
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.pool import Pool
 from quorate.ssh.target import SshTarget

@@ -18,9 +18,9 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.types import ElicitResult
 
+from pve_simulator.clock import RealClock
+from pve_simulator.simulator import SimulatedCluster
 from quorate.config import load
-from quorate.sim.clock import RealClock
-from quorate.sim.simulator import SimulatedCluster
 from quorate.surfaces.handshake_cache import HandshakeCache, Questions
 from tests.rigs.mcp_session import text_of
 from tests.rigs.processes import Running, running

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 
-from quorate.sim.cluster.ceph_routes import Ceph
-from quorate.sim.cluster.firewall import Firewalls
-from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
-from quorate.sim.nodes.apt_routes import Packages
-from quorate.sim.nodes.settings_routes import Settings
-from quorate.sim.storage.backup_jobs import BackupJobs
-from quorate.sim.storage.storages import Storage, StorageSpace, Volume
-from quorate.sim.world import World
+from pve_simulator.cluster.ceph_routes import Ceph
+from pve_simulator.cluster.firewall import Firewalls
+from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
+from pve_simulator.nodes.apt_routes import Packages
+from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.storage.backup_jobs import BackupJobs
+from pve_simulator.storage.storages import Storage, StorageSpace, Volume
+from pve_simulator.world import World
 
 DAY = 86400.0
 GIB = 1024**3

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from pve_simulator.builder import Builder
+from pve_simulator.guests.guest import Snapshot
+from pve_simulator.world import World
 from quorate.config.watch import WatchSettings
-from quorate.sim.builder import Builder
-from quorate.sim.guests.guest import Snapshot
-from quorate.sim.world import World
 from tests.rigs.manual_clock import jump
 from tests.watch.conftest import Watched, watching
 from tests.watch.healthy import back_up, make_healthy

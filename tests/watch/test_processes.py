@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.sim.simulator import SimulatedCluster
+from pve_simulator.simulator import SimulatedCluster
 from tests.rigs.processes import Running, running
 from tests.rigs.receivers import HttpReceiver, Received, http_receiver, mail_receiver
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.ceph_routes import Ceph
+from pve_simulator.cluster.replication_routes import Replication
+from pve_simulator.nodes.apt_routes import Packages
+from pve_simulator.nodes.disks import Disks
+from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.simulator import SimulatedCluster
+from pve_simulator.storage.storages import Volume
+from pve_simulator.world import HaResource, World
 from quorate.config.watch import WatchSettings
 from quorate.operations.reports.kinds import KINDS
-from quorate.sim.cluster.ceph_routes import Ceph
-from quorate.sim.cluster.replication_routes import Replication
-from quorate.sim.nodes.apt_routes import Packages
-from quorate.sim.nodes.disks import Disks
-from quorate.sim.nodes.settings_routes import Settings
-from quorate.sim.simulator import SimulatedCluster
-from quorate.sim.storage.storages import Volume
-from quorate.sim.world import HaResource, World
 from tests.operations.reports.test_cluster_health import certificate_until
 from tests.rigs.manual_clock import jump
 from tests.watch.conftest import Watched, watching
@@ -227,7 +227,7 @@ def late_replication(sim: SimulatedCluster) -> Callable[[], None]:
 
 
 def old_snapshot(sim: SimulatedCluster) -> Callable[[], None]:
-    from quorate.sim.guests.guest import Snapshot
+    from pve_simulator.guests.guest import Snapshot
 
     guest = sim.world.guests[102]
     guest.snapshots["forgotten"] = Snapshot("forgotten", int(sim.clock.now() - 90 * DAY), {}, "", None, False)
@@ -240,7 +240,7 @@ def soon(days: float) -> str:
 
 
 def exclude(sim: SimulatedCluster) -> Callable[[], None]:
-    from quorate.sim.storage.backup_jobs import BackupJobs
+    from pve_simulator.storage.backup_jobs import BackupJobs
 
     job = sim.world.part(BackupJobs).all()["nightly"]
     job["exclude"] = "100"

@@ -38,8 +38,8 @@ def grant_script(token_id: str, level: str, major: int, toolsets: Sequence[str])
 
 def least_privileges(level: str, major: int, toolsets: Sequence[str]) -> dict[str, frozenset[str]]:
     """Path -> privileges needed there. A path that only repeats what it inherits is omitted."""
+    from pve_schema.schema import facts
     from quorate.operations.access.permission_needs import calls_of_level, missing_privileges
-    from quorate.pve.schema import facts
 
     calls = calls_of_level(level, [name for name in toolsets if name != "api"], [{}])
     needed = missing_privileges(facts(f"{major}.0"), calls, "", lambda _path, _privilege: False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -123,11 +124,18 @@ def only_cluster(settings: Settings, name: str | None) -> Settings:
     return replace(settings, clusters=chosen)
 
 
+def require_simulator() -> None:
+    """Refuse what needs the simulated cluster if its package, an extra, is not installed."""
+    if importlib.util.find_spec("pve_simulator") is None:
+        raise ConfigError("The simulated cluster is not installed; install it with `pip install 'quorate[demo]'`.")
+
+
 @contextlib.asynccontextmanager
 async def with_demo_cluster(settings: Settings, demo: bool) -> AsyncIterator[Settings]:
     if not demo:
         yield settings
         return
+    require_simulator()
     from quorate.app import demo_settings
 
     async with demo_settings(settings) as ready:

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from pve_schema.schema import Facts
 from quorate.hints import Advice, Wording
 from quorate.homelab.host import Host
 from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.schema import Facts
 from quorate.pve.tasks import Report
 from quorate.pve.wire import address, encode, pairs
 from quorate.server_files import ServerFile

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pve_schema.formats import split_list
 from quorate.hints import BACKUP_CREATE, NAMED, SNAPSHOT_DELETE, Advice, Sentence
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, in_wire_form
@@ -20,7 +21,6 @@ from quorate.operations.snapshots import Loss, creation, name_from_time
 from quorate.problems import Conflict, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.formats import split_list
 
 _GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/(?P<vmid>\d+)(?:/(?P<rest>.+))?")
 _HELD = re.compile(

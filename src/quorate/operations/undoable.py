@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
 from quorate.operations.api.responses import hide_secrets
 from quorate.operations.plan import Action, Call
 from quorate.problems import Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.formats import split_list
-from quorate.pve.schema import Facts
 from quorate.pve.stored_objects import CONTROL
 from quorate.state.canonical import canonical
 

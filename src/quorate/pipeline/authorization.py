@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pve_schema.schema import Facts
 from quorate.hints import GUEST_EXEC, GUEST_FILE_WRITE, Advice
 from quorate.operations.api.risk import ORDER, Effect, effects
 from quorate.operations.backend import Backend
@@ -21,7 +22,6 @@ from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
 from quorate.problems import Problem, Refused
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import Facts
 from quorate.pve.subjects import Subject, subject_of
 from quorate.pve.targets import GUEST
 from quorate.pve.tasks import gather_bounded

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pve_schema.schema import Facts
 from quorate.hints import GUEST_LIST, Advice
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, Target
@@ -24,7 +25,6 @@ from quorate.problems import Conflict, NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
-from quorate.pve.schema import Facts
 from quorate.pve.stored_objects import Location, locate, read_stored
 from quorate.pve.subjects import Census
 from quorate.pve.targets import GUEST, GUESTS, HOST, STORAGE, TargetRef, drive_volumes

@@ -9,13 +9,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from pve_schema.schema import Facts
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.operations.units import size
 from quorate.pipeline.reach import stored_targets
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import Facts
 from quorate.pve.stored_objects import Location, locate, predict, read_stored
 from quorate.pve.subjects import Census
 from quorate.pve.targets import GUEST, GUESTS, TargetRef, owner

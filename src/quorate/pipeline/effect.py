@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
+from pve_schema.validation import text_of
 from quorate.command_secrets import HIDDEN
 from quorate.pipeline.redaction import secret_parameters
 from quorate.pve import values
-from quorate.pve.formats import split_list
-from quorate.pve.schema import Facts
 from quorate.pve.stored_objects import Location, StoredObject, locate, sets
-from quorate.pve.validation import text_of
 from quorate.pve.wire import Request, Text
 
 _GUEST: Final = "/nodes/{node}/(?:qemu|lxc)"

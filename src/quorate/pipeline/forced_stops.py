@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from pve_schema.schema import Facts
 from quorate.operations.api.risk import Effect, Reason
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.pve.inventory import Resource
 from quorate.pve.placement import UNMANAGED, Relocation, affects_placement, find_relocations
-from quorate.pve.schema import Facts
 from quorate.pve.wire import Request, read
 
 _SHUTDOWN: Final = re.compile(r"/nodes/{node}/(?:qemu|lxc)/{vmid}/status/shutdown")

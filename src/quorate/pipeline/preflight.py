@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pve_schema.schema import Endpoint, Facts
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Call, Plan
 from quorate.problems import ParameterRejected, PermissionMissing
 from quorate.pve.cluster import Cluster
 from quorate.pve.privileges import is_decisive, missing, needs, root_only
-from quorate.pve.schema import Endpoint, Facts
 
 
 async def check_plan(backend: Backend, plan: Plan) -> str:

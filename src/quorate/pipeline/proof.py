@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pve_schema.schema import Match
 from quorate.operations.plan import Action, Call
 from quorate.operations.undoable import Values, is_observable, options_in
 from quorate.pipeline.effect import Before, Effect, Trace, expected_effect, judge, remember
@@ -26,7 +27,6 @@ from quorate.problems import (
     UntrustedCertificate,
 )
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import Match
 from quorate.pve.stored_objects import Location, StoredObject, read_stored
 from quorate.pve.tasks import LISTING_PAUSES, Upid, gather_bounded, started_since
 from quorate.pve.wire import Request, read

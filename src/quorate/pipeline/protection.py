@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pve_schema.calendar_events import CalendarEvent, Unparsable, parse_calendar_event
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
+from pve_schema.validation import text_of
 from quorate.operations.api.risk import Effect, Reason
 from quorate.operations.plan import Call, Plan
 from quorate.problems import Problem
 from quorate.pve import values
-from quorate.pve.calendar_events import CalendarEvent, Unparsable, parse_calendar_event
 from quorate.pve.cluster import Cluster
-from quorate.pve.formats import split_list
-from quorate.pve.schema import Facts
 from quorate.pve.stored_objects import locate, predict, read_stored
-from quorate.pve.validation import text_of
 from quorate.pve.wire import Request, read
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
 from quorate.operations.plan import Action, Call
 from quorate.problems import NotFound, ParameterRejected
 from quorate.pve.cluster import Cluster
-from quorate.pve.formats import split_list
 from quorate.pve.placement import affects_placement, find_relocations, relocation_targets
-from quorate.pve.schema import Facts
 from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, TargetRef, find_targets
 from quorate.pve.wire import encode, read
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pve_schema.formats import split_list
 from quorate.operations.plan import Call
 from quorate.problems import NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.formats import split_list
 from quorate.pve.targets import owner
 
 _CONFIG: Final = re.compile(r"/nodes/[^/]+/(?P<type>qemu|lxc)/(?P<vmid>\d+)/config")

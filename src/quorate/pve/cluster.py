@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pve_schema.schema import Facts, facts
 from quorate.command_rules import CommandRules
 from quorate.problems import NotFound, PermissionMissing, Problem
 from quorate.pve.agent_queue import AgentQueue
@@ -21,7 +22,6 @@ from quorate.pve.errors import PrivilegeGap
 from quorate.pve.inventory import Inventory
 from quorate.pve.lookup import ListedGuest, Reference, Resource, StaleName, guests_in
 from quorate.pve.privileges import granting_roles
-from quorate.pve.schema import Facts, facts
 from quorate.pve.subjects import Census, Hides, Subject
 from quorate.pve.targets import GUEST, GUESTS, TargetRef
 from quorate.pve.tasks import OwnTasks

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from pve_schema.schema import Facts
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.hidden_words import HiddenWords
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.lookup import View
-from quorate.pve.schema import Facts
 from quorate.pve.subjects import Census, Hides, subject_of
 from quorate.pve.targets import GUEST, NODE, POOL, STORAGE, TargetRef, find_targets, owner
 from quorate.pve.tasks import Upid

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
 from quorate.problems import PermissionMissing
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.formats import split_list
 from quorate.pve.inventory import Resource
-from quorate.pve.schema import Facts
 from quorate.pve.targets import GUEST, NODE, TargetRef
 from quorate.pve.wire import Request
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Facts
+from pve_schema.validation import text_of
 from quorate.problems import NotFound, ParameterRejected, ServerFailed
-from quorate.pve.formats import split_list
-from quorate.pve.schema import Facts
-from quorate.pve.validation import text_of
 from quorate.pve.wire import Request, Text
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pve_schema.formats import split_list
+from pve_schema.schema import Endpoint, Facts, Match
+from pve_schema.validation import text_of
 from quorate.hints import NODE_LIST, Advice
 from quorate.problems import BadArgument, PermissionMissing
-from quorate.pve.formats import split_list
-from quorate.pve.schema import Endpoint, Facts, Match
-from quorate.pve.validation import text_of
 
 if TYPE_CHECKING:
     from quorate.pve.cluster import Cluster

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+import pve_schema
 from quorate import __version__
 from quorate.config import Settings
 from quorate.config.folders import usual_cache
@@ -138,16 +139,17 @@ def _key(settings: Settings, demo: bool) -> str:
 
 
 def _stamps() -> list[Any]:
-    """Versions of all packages, and the files of this one, which may be edited in place."""
+    """Versions of all packages, and the files of those in this repository, which may be edited in place."""
     sdk = importlib.util.find_spec("mcp")
     site = Path(sdk.origin).parents[1] if sdk and sdk.origin else None
     installed = sorted(name for name in os.listdir(site) if name.endswith(".dist-info")) if site else []
     ours = []
-    for folder, below, files in os.walk(Path(__file__).parents[1]):
-        below[:] = [name for name in below if name not in ("__pycache__", "sim", "data")]
-        for name in files:
-            found = os.stat(os.path.join(folder, name))
-            ours.append((folder, name, found.st_mtime_ns, found.st_size))
+    for package in (Path(__file__).parents[1], Path(pve_schema.__file__).parent):
+        for folder, below, files in os.walk(package):
+            below[:] = [name for name in below if name not in ("__pycache__", "data")]
+            for name in files:
+                found = os.stat(os.path.join(folder, name))
+                ours.append((folder, name, found.st_mtime_ns, found.st_size))
     return [str(site), installed, sorted(ours)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorate.sim.cluster.firewall import Firewalls
+from pve_simulator.cluster.firewall import Firewalls
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -4,11 +4,11 @@ import shlex
 
 import pytest
 
+from pve_schema.schema import facts
+from pve_simulator.access.directory import Token, User
 from quorate.config import Access
 from quorate.operations.access.permission_needs import CALLS, IN_CODE, LEVELS
 from quorate.operations.registry import TOOLSETS
-from quorate.pve.schema import facts
-from quorate.sim.access.directory import Token, User
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from pve_schema.schema import facts
+from pve_simulator.http.routing import all_routes
 from quorate.config import Access
 from quorate.operations.api.paths import objection
 from quorate.operations.api.responses import bound_response, cut
 from quorate.operations.api.risk import ORDER, effects_of, refusal
 from quorate.operations.registry import Risk, Table
 from quorate.pve.connection import Limits
-from quorate.pve.schema import facts
-from quorate.sim.http.routing import all_routes
 from tests.rigs.mcp_session import rig, second_server, text_of
 
 VERSIONS = ["8.4", "9.2"]

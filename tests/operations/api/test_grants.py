@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from pve_schema.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.config import Access
 from quorate.config.policy import read_policy
 from quorate.config.raw import Rank, Source
 from quorate.operations.api.grants import ANY, GRANTS, OPTION_LISTS
 from quorate.operations.api.risk import Reason, effects, effects_of
 from quorate.operations.registry import Risk
-from quorate.pve.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.pve.wire import Request
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import rig, second_server

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pve_simulator.storage.backup_jobs import BackupJobs
 from quorate.config import Access
-from quorate.sim.storage.backup_jobs import BackupJobs
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from pve_simulator.storage.archives import pack
+from pve_simulator.storage.storages import Volume
 from quorate.config import Access
-from quorate.sim.storage.archives import pack
-from quorate.sim.storage.storages import Volume
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from quorate.sim.builder import Builder
+from pve_simulator.builder import Builder
 from tests.rigs.mcp_session import rig, second_server, text_of
 
 pytestmark = pytest.mark.anyio

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pve_simulator.guests.guest import GIB
+from pve_simulator.storage.storages import Volume
 from quorate.config import Access
-from quorate.sim.guests.guest import GIB
-from quorate.sim.storage.storages import Volume
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
@@ -254,7 +254,7 @@ async def test_a_cd_drive_is_neither_resized_nor_moved(tmp_path):
 
 async def test_a_file_with_snapshots_cannot_grow_and_they_are_named(tmp_path):
     async with rig(tmp_path) as quorate:
-        from quorate.sim.guests.guest import Snapshot
+        from pve_simulator.guests.guest import Snapshot
 
         vm = guest(quorate, NFS_VM)
         vm.snapshots["old"] = Snapshot("old", 1, dict(vm.config))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.sim.cluster.sdn import Sdn
+from pve_simulator.cluster.sdn import Sdn
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

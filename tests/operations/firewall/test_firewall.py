@@ -2,8 +2,8 @@
 
 import pytest
 
+from pve_simulator.cluster.firewall import Firewalls
 from quorate.config import Access
-from quorate.sim.cluster.firewall import Firewalls
 from tests.rigs.mcp_session import rig, text_of
 
 pytestmark = pytest.mark.anyio

@@ -238,7 +238,7 @@ async def test_a_switched_off_toolset_is_neither_listed_nor_run(tmp_path):
 
 async def test_a_guest_under_ha_is_done_only_when_the_ha_manager_has_done_it(tmp_path):
     async with rig(tmp_path) as quorate:
-        from quorate.sim.world import HaResource
+        from pve_simulator.world import HaResource
 
         guest = some_guest(quorate, "qemu", running=False)
         quorate.sim.world.ha[guest.sid] = HaResource(guest.sid, state="stopped")

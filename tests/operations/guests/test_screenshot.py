@@ -11,13 +11,13 @@ import pytest
 from mcp.types import ImageContent
 from PIL import Image
 
+from pve_simulator.guests import consoles
+from pve_simulator.guests.consoles import Consoles
 from quorate.config import Access
 from quorate.problems import Problem
 from quorate.pve import console
 from quorate.pve.console import RfbClient, look, response_to
 from quorate.pve.framebuffer import Picture
-from quorate.sim.guests import consoles
-from quorate.sim.guests.consoles import Consoles
 from tests.pve.test_client import by_password, client_of
 from tests.rigs.mcp_session import rig, second_server
 

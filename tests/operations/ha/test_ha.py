@@ -2,9 +2,9 @@
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.world import HaResource
 from quorate.config import Access
-from quorate.sim.cluster.ha_manager import HaManager
-from quorate.sim.world import HaResource
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorate.sim.cluster.replication_routes import Replication
+from pve_simulator.cluster.replication_routes import Replication
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pve_simulator.guest_os import execution
+from pve_simulator.guest_os.execution import Io
 from quorate.config import Access
-from quorate.sim.guest_os import execution
-from quorate.sim.guest_os.execution import Io
 from quorate.ssh.settings import Login
 from tests.rigs.homelab import house
 from tests.rigs.host_tools import plain_tools

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from quorate.sim.storage.appliance_routes import APPLIANCES
-from quorate.sim.storage.storages import Volume
+from pve_simulator.storage.appliance_routes import APPLIANCES
+from pve_simulator.storage.storages import Volume
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -9,11 +9,11 @@ from pathlib import PosixPath
 
 import pytest
 
+from pve_simulator.http.certificates import create_identity
 from quorate.config import Access
 from quorate.problems import BadArgument, OutcomeUnknown, TimedOut
 from quorate.pve.client import PveClient
 from quorate.pve.connection import Connection, Limits, Secret, Token, Trust
-from quorate.sim.http.certificates import create_identity
 from tests.rigs.mcp_session import rig
 from tests.rigs.tcp_server import hang, tcp_server
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pve_simulator.nodes import rrd
 from quorate.operations.metrics import series
-from quorate.sim.nodes import rrd
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pve_simulator.nodes.network_routes import Networks
 from quorate.config import Access
-from quorate.sim.nodes.network_routes import Networks
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pve_simulator.nodes.services import Services
 from quorate.operations.nodes.ceph import summarize
-from quorate.sim.nodes.services import Services
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from quorate.sim.guests.guest import MIB
-from quorate.sim.storage.storages import Volume
+from pve_simulator.guests.guest import MIB
+from pve_simulator.storage.storages import Volume
 from tests.operations.provision.test_vm_create import KEY, put_file, writes
 from tests.rigs.mcp_session import rig, second_server
 

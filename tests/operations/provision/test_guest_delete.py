@@ -2,10 +2,10 @@
 
 import pytest
 
+from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
+from pve_simulator.storage.backup_jobs import BackupJobs
+from pve_simulator.world import HaResource
 from quorate.config import Access
-from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
-from quorate.sim.storage.backup_jobs import BackupJobs
-from quorate.sim.world import HaResource
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quorate.sim.cluster.option_routes import Datacenter
-from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
+from pve_simulator.cluster.option_routes import Datacenter
+from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from quorate.sim.guests.guest import GIB
-from quorate.sim.storage.storages import Volume
+from pve_simulator.guests.guest import GIB
+from pve_simulator.storage.storages import Volume
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio

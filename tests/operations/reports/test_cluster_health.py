@@ -2,12 +2,12 @@
 
 import pytest
 
+from pve_simulator.nodes.apt_routes import Packages
+from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.storage.backup_jobs import BackupJobs
+from pve_simulator.storage.storages import Volume
+from pve_simulator.world import HaResource
 from quorate.operations.registry import operations
-from quorate.sim.nodes.apt_routes import Packages
-from quorate.sim.nodes.settings_routes import Settings
-from quorate.sim.storage.backup_jobs import BackupJobs
-from quorate.sim.storage.storages import Volume
-from quorate.sim.world import HaResource
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio

@@ -11,14 +11,14 @@ import pytest
 from mcp import Client
 from mcp.types import ElicitResult
 
+from pve_simulator.builder import Builder
+from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
+from pve_simulator.guests.guest import Snapshot
+from pve_simulator.storage.storages import Volume
+from pve_simulator.world import World
 from quorate.app import build
 from quorate.config import Approval
 from quorate.config.rules import Policy, Rule
-from quorate.sim.builder import Builder
-from quorate.sim.cluster.replication_routes import Replication, ReplicationJob
-from quorate.sim.guests.guest import Snapshot
-from quorate.sim.storage.storages import Volume
-from quorate.sim.world import World
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import DrivenTime, Rig, rig, second_server
 from tests.rigs.several_clusters import SeveralClusters, several_clusters

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pve_simulator.storage.storages import Volume
 from quorate.config import Access
-from quorate.sim.storage.storages import Volume
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio

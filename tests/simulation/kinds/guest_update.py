@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from quorate.sim.guest_os.machine import Machines
-from quorate.sim.guests.guest import Kind
+from pve_simulator.guest_os.machine import Machines
+from pve_simulator.guests.guest import Kind
 from quorate.state.runs import Run, RunState
 from tests.simulation.evidence import Evidence, Told
 from tests.simulation.kinds import Scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from quorate.sim.guests.guest import Guest, Kind
+from pve_simulator.guests.guest import Guest, Kind
 from quorate.state.runs import Run, RunState
 from tests.simulation.evidence import Evidence, Told
 from tests.simulation.kinds import Scenario

@@ -6,7 +6,7 @@ import random
 import re
 from dataclasses import replace
 
-from quorate.sim.storage.archives import open_archive
+from pve_simulator.storage.archives import open_archive
 from quorate.state.runs import Run, RunState
 from tests.simulation.evidence import Evidence, Told
 from tests.simulation.kinds import Scenario

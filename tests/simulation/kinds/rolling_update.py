@@ -6,8 +6,8 @@ import random
 import re
 from collections import Counter
 
-from quorate.sim.nodes.apt_routes import Packages
-from quorate.sim.nodes.shell import NodeShells
+from pve_simulator.nodes.apt_routes import Packages
+from pve_simulator.nodes.shell import NodeShells
 from quorate.state.runs import Run, RunState
 from tests.simulation.evidence import Evidence, Told
 from tests.simulation.kinds import Scenario

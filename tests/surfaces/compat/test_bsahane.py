@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.guest_os.machine import Machines
 from quorate.app import simulated_cluster
 from quorate.config import Access
-from quorate.sim.guest_os.machine import Machines
 from tests.coverage import bsahane, checks, tasks
 from tests.coverage.rows import Done
 from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface

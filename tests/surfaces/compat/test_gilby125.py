@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from pve_simulator.world import World
 from quorate.config import Access, Approval, load
-from quorate.sim.world import World
 from tests.coverage import checks
 from tests.coverage import gilby125 as coverage
 from tests.coverage.brynnjocelyn import ISO, TEMPLATE

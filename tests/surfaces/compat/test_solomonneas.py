@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.guest_os.machine import Machines
 from quorate.config import Access, Approval
-from quorate.sim.guest_os.machine import Machines
 from tests.coverage import solomonneas, tasks
 from tests.coverage.rows import Done
 from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface

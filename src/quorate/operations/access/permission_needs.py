@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pve_schema.schema import Facts
 from quorate.pve.privileges import Has, Need, fill_in, missing, needs, root_only
-from quorate.pve.schema import Facts
 
 LEVELS: Final = ("read", "operate", "admin")
 

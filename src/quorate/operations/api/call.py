@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from pve_schema.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.hints import API_SEARCH, NAMED, Advice, see
 from quorate.operations.api import paths as api_paths
 from quorate.operations.api.responses import bound_response, cut, hide_secrets
@@ -15,7 +16,6 @@ from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import InFull, Risk, Table, operation
 from quorate.problems import BadArgument, Conflict, ParameterRejected, Refused
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import NEWEST, OLDEST, Endpoint, Match, facts
 from quorate.pve.tasks import Upid
 from quorate.pve.wire import address, encode, read
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pve_schema.schema import Endpoint
 from quorate.hints import API_CALL, Advice
 from quorate.operations.api.risk import effects_of, refusal
 from quorate.problems import NotFound
 from quorate.pve.privileges import root_only
-from quorate.pve.schema import Endpoint
 
 ENUM_SHOWN = 12
 

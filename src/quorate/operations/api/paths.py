@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
+from pve_schema.schema import Facts, Match
 from quorate.hints import API_SEARCH, Advice
 from quorate.problems import BadArgument
-from quorate.pve.schema import Facts, Match
 from quorate.suggestions import suggest
 
 _PLAIN = re.compile(r"/[A-Za-z0-9._~:@!$,=+\-/]*")

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from pve_schema.schema import Endpoint, Match
 from quorate.hints import IMAGE_UPLOAD, ToolHint
 from quorate.operations.api.grants import find_ungranted_options, is_granted
 from quorate.operations.registry import Risk
 from quorate.pve import values
 from quorate.pve.privileges import root_only
-from quorate.pve.schema import Endpoint, Match
 from quorate.pve.targets import NamedVolume, drive_volumes, owner
 from quorate.pve.wire import Request, encode
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
+from pve_schema.schema import Endpoint, Facts
 from quorate.hints import API_SEARCH, NAMED, Advice
 from quorate.operations.api import paths as api_paths
 from quorate.operations.api.endpoint_help import describe
@@ -15,7 +16,6 @@ from quorate.operations.api.risk import effects_of, refusal
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import Endpoint, Facts
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 

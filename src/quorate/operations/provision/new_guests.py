@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from pve_schema.schema import Endpoint
 from quorate.hints import BACKUP_RESTORE, GUEST_GET, GUEST_POWER, NAMED, Advice, Wording, either, see
 from quorate.operations.config_change import check_tags
 from quorate.operations.placement import choose_vmid, pick_node
@@ -21,7 +22,6 @@ from quorate.operations.units import parse_size
 from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.schema import Endpoint
 from quorate.suggestions import suggest
 
 MEBIBYTE = 1024**2

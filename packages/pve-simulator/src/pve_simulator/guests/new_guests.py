@@ -1,0 +1,158 @@
+"""New guests: their vmid, pool, operating system and addresses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+
+from pve_simulator.access.directory import Access
+from pve_simulator.cluster.ha_manager import HaManager
+from pve_simulator.guests import drives, power
+from pve_simulator.guests.guest import Address, Guest, Kind, OperatingSystem, Value
+from pve_simulator.guests.power import GuestAddress
+from pve_simulator.http.refusals import failure, forbidden
+from pve_simulator.http.routing import Call
+from pve_simulator.nodes.tasks import TaskContext
+from pve_simulator.world import HaResource, World
+
+_SYSTEMS = {
+    "debian": OperatingSystem(),
+    "ubuntu": OperatingSystem("ubuntu", "Ubuntu", "24.04.3 LTS (Noble Numbat)", "24.04", "6.8.0-87-generic"),
+    "alpine": OperatingSystem("alpine", "Alpine Linux", "3.22.1", "3.22.1", "6.12.38-0-lts"),
+    "fedora": OperatingSystem("fedora", "Fedora Linux", "42 (Forty Two)", "42", "6.14.0-63.fc42"),
+    "centos": OperatingSystem("centos", "CentOS Stream", "9", "9", "5.14.0-570.el9"),
+    "archlinux": OperatingSystem("archlinux", "Arch Linux", "", "", "6.17.1-arch1-1"),
+    "opensuse": OperatingSystem("opensuse", "openSUSE Leap", "15.6", "15.6", "6.4.0-150600"),
+}
+
+
+def require_new_guest(call: Call, vmid: int, pool: str | None) -> None:
+    """Require the privilege to create this guest, on itself or on its pool."""
+    if pool is not None and pool not in call.world.access.pools:
+        raise forbidden(f"pool '{pool}' does not exist")
+    if call.is_root or call.allowed(f"/vms/{vmid}", "VM.Allocate"):
+        return
+    if pool is None or not call.allowed(f"/pool/{pool}", "VM.Allocate"):
+        raise forbidden()
+
+
+def refuse_taken(world: World, vmid: int, complaint: str = "") -> None:
+    """Refuse a vmid that is in use in the cluster."""
+    taken = world.guests.get(vmid)
+    if taken is not None:
+        raise failure(f"{complaint}{taken.word} {vmid} already exists on node '{taken.node}'")
+
+
+def reserve(world: World, node: str, kind: Kind, vmid: int) -> Guest:
+    """Reserve the vmid with an empty guest, locked until its task has created it."""
+    guest = Guest(vmid, kind, node, {"lock": "create"})
+    world.add_guest(guest)
+    return guest
+
+
+def abandon(world: World, guest: Guest) -> None:
+    """Drop a guest that could not be created."""
+    if world.guests.get(guest.vmid) is guest:
+        world.remove_guest(guest)
+        leave_pool(world.access, guest.vmid)
+
+
+def enter_pool(access: Access, vmid: int, pool: str | None) -> None:
+    if pool is not None and pool in access.pools:
+        leave_pool(access, vmid)
+        access.pools[pool].vms.add(vmid)
+        access.invalidate_cache()
+
+
+def leave_pool(access: Access, vmid: int) -> None:
+    for pool in access.pools.values():
+        pool.vms.discard(vmid)
+    access.invalidate_cache()
+
+
+def create_in_task(call: Call, worker: str, guest: Guest, make: Callable[[TaskContext], Awaitable[None]]) -> str:
+    """Start the task in which `make` fills the reserved guest; if it fails, the guest is dropped."""
+
+    async def work(context: TaskContext) -> None:
+        try:
+            async with context.config_lock(guest):
+                await make(context)
+        except BaseException:
+            abandon(call.world, guest)
+            raise
+        after_creation(call, context, guest)
+
+    return call.start_task(worker, str(guest.vmid), work)
+
+
+def after_creation(call: Call, context: TaskContext, guest: Guest) -> None:
+    """Add the guest to HA and start it, if requested."""
+    started = bool(call.params.get("start"))
+    if call.params.get("ha-managed"):
+        context.log("Add as HA resource")
+        state = "started" if started else "stopped"
+        call.world.ha[guest.sid] = HaResource(guest.sid, state, crm_state=None, shown_state="queued")
+        call.world.part(HaManager).wake()
+        guest.touch()
+    if started:
+        if guest.kind == "qemu":
+            context.log("Execute autostart")
+        address = GuestAddress(call.world, guest.node, guest.kind, guest.vmid)
+        prefix = "qm" if guest.kind == "qemu" else "vz"
+        start = power.start(address)
+        call.world.tasks.start(guest.node, f"{prefix}start", str(guest.vmid), call.authid, start, inside=True)
+
+
+def system_of_vm(world: World, config: Mapping[str, Value], *, imported: bool) -> OperatingSystem:
+    """The system on the imported disk or the CD-ROM; an empty disk boots nothing."""
+    inserted = any(
+        drives.is_drive("qemu", key) and ":iso/" in drives.parse(world, "qemu", key, str(value))["file"]
+        for key, value in config.items()
+    )
+    if imported or inserted:
+        return OperatingSystem()
+    return OperatingSystem("", "", "", "", "", agent_installed=False, obeys_shutdown=False)
+
+
+def os_type_of_template(name: str) -> str:
+    """The distribution in a container template's file name."""
+    first = name.rpartition("/")[2].partition("-")[0].lower()
+    return first if first in _SYSTEMS else "unmanaged"
+
+
+def system_of_container(ostype: str) -> OperatingSystem:
+    found = _SYSTEMS.get(ostype, OperatingSystem())
+    return OperatingSystem(found.id, found.name, found.version, found.version_id, found.kernel)
+
+
+def addresses_of(world: World, guest: Guest) -> list[Address]:
+    """The guest's configured addresses; DHCP leases are reproducible."""
+    found = []
+    known = {address.mac: address for address in guest.addresses}
+    for key, value in guest.config.items():
+        if not drives.is_net(key):
+            continue
+        net = drives.parse(world, guest.kind, key, str(value))
+        number = int(key[3:])
+        setting = net if guest.kind == "lxc" else _ip_config(world, guest, number)
+        mac = net.get("hwaddr" if guest.kind == "lxc" else "macaddr", "")
+        if mac in known and setting.get("ip") in (None, "dhcp"):  # keep the lease
+            found.append(known[mac])
+            continue
+        ip, _, prefix = _address(world, guest, key, setting.get("ip")).partition("/")
+        if ip:
+            name = net["name"] if guest.kind == "lxc" else f"ens{18 + number}"
+            found.append(Address(name, mac, ip, int(prefix or 24)))
+    return found
+
+
+def _ip_config(world: World, guest: Guest, number: int) -> Mapping[str, str]:
+    text = str(guest.config.get(f"ipconfig{number}", ""))
+    return drives.parse(world, "qemu", f"ipconfig{number}", text) if text else {"ip": "dhcp"}
+
+
+def _address(world: World, guest: Guest, key: str, setting: str | None) -> str:
+    if setting != "dhcp":
+        return "" if setting in (None, "manual") else str(setting)
+    digest = hashlib.sha256(f"dhcp {world.seed} {guest.vmid} {key}".encode()).digest()
+    return f"192.168.10.{100 + digest[0] % 150}/24"
