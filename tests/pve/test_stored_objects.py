@@ -14,7 +14,7 @@ LOCATIONS = {
     "PUT /cluster/backup/nightly": Location("/cluster/backup/nightly"),
     "POST /cluster/ha/rules rule=apart": Location("/cluster/ha/rules", "rule", "apart"),
     "POST /cluster/ha/resources/vm:100/migrate node=pve2": Location("/cluster/ha/resources/vm:100"),
-    "PUT /pools poolid=lab": Location("/pools/lab"),
+    "PUT /pools poolid=lab": Location("/pools", "poolid", "lab", (("poolid", "lab"),)),
     "PUT /access/acl path=/vms": Location("/access/acl", "path", "/vms"),
     "POST /nodes/pve1/qemu/100/status/stop": Location("/nodes/pve1/qemu/100/config"),
     "DELETE /nodes/pve1/qemu/100": Location("/nodes/pve1/qemu/100/config"),

@@ -59,7 +59,7 @@ def a_lost_answer_is_sent_again(patch: Patch) -> None:
 
 
 def the_intent_is_not_written(patch: Patch) -> None:
-    async def begin(self: Change, entry: Any) -> None:
+    async def begin(self: Change, entry: Any, reservations: Any = ()) -> None:
         self.begun = True
 
     patch.setattr(Change, "begin", begin)

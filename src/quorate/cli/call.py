@@ -200,12 +200,12 @@ def _command_failed(facts: Mapping[str, Any]) -> bool:
     """Whether a command ended with an error, on one machine or on one of several."""
     from quorate.operations.commands import is_fault
 
-    hosts = facts.get("hosts")
-    table: Mapping[str, Any] = hosts if isinstance(hosts, Mapping) else {}
-    rows = [dict(zip(table.get("columns", ()), row, strict=True)) for row in table.get("rows", ())]
+    hosts = facts.get("hosts") or ()
+    if isinstance(hosts, Mapping):  # a table; for a program, it is a list of objects
+        hosts = [dict(zip(hosts["columns"], row, strict=True)) for row in hosts["rows"]]
     return any(
-        one.get("exit_code") or one.get("signal") or is_fault(one.get("result")) or is_fault(one.get("state"))
-        for one in (facts, *table.get("items", ()), *rows)
+        row.get("exit_code") or row.get("signal") or is_fault(row.get("result")) or is_fault(row.get("state"))
+        for row in (facts, *hosts)
     )
 
 
