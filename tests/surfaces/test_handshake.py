@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.types import ElicitResult
+from mcp.types import INVALID_PARAMS, ElicitResult
 
 from pve_simulator.clock import RealClock
 from pve_simulator.simulator import SimulatedCluster
@@ -391,9 +391,8 @@ def test_a_malformed_answer_with_the_next_call_is_refused_at_once(sim, tmp_path,
         repeated = lines_until(server, lambda lines: has_id(lines, 3))[-1]["result"]
         assert list(repeated["inputRequests"]) == [asked], "the same request is still pending"
         server.communicate()
-    text = refused["result"]["content"][0]["text"]
-    assert refused["result"]["isError"]
-    assert "malformed" in text
-    assert f"quorate approvals approve {asked}" in text
+    assert refused["error"]["code"] == INVALID_PARAMS
+    assert "malformed" in refused["error"]["message"]
+    assert f"quorate approvals approve {asked}" in refused["error"]["message"]
     assert time.monotonic() - begun < 60, "no call waited for an answer that had come"
     assert 206 in sim.world.guests

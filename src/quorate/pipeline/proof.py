@@ -15,7 +15,7 @@ from typing import Any
 from pve_schema.schema import Match
 from quorate.operations.plan import Action, Call
 from quorate.operations.undoable import Values, is_observable, options_in
-from quorate.pipeline.effect import Before, Effect, Trace, expected_effect, judge, remember
+from quorate.pipeline.effect import Before, Effect, Kind, Trace, expected_effect, judge, remember
 from quorate.pipeline.step import Step
 from quorate.problems import (
     AuthenticationFailed,
@@ -28,7 +28,7 @@ from quorate.problems import (
 )
 from quorate.pve.cluster import Cluster
 from quorate.pve.stored_objects import Location, StoredObject, read_stored
-from quorate.pve.tasks import LISTING_PAUSES, Upid, gather_bounded, started_since
+from quorate.pve.tasks import LISTING_PAUSES, TaskOutcome, Upid, gather_bounded, read_state, started_since
 from quorate.pve.wire import Request, read
 
 YOUNG = 10.0  # seconds after which PVE has listed every task and written every option
@@ -151,6 +151,8 @@ async def prove(cluster: Cluster, call: SentCall, claimed: Claimed) -> Upid | Tr
         if tasks.certain:
             return tasks.certain[0] if len(tasks.certain) == 1 else Trace.SEVERAL
         shown = await _look(cluster, effect, call.before)
+        if shown is Trace.NONE and effect is not None and effect.kind is not Kind.CREATED:
+            tasks.possible = [task for task in tasks.possible if not await _ended_well(cluster, task)]
         trace = _conclude(cluster, call, effect, shown, tasks) if types else shown
         if trace is not Trace.NONE or not _is_young(cluster, call):
             break
@@ -202,6 +204,11 @@ async def _search(
         on_time = task.started >= int(since) - 1
         (found.certain if on_time and task.id in ids and call.skew is not None else found.possible).append(task)
     return found
+
+
+async def _ended_well(cluster: Cluster, task: Upid) -> bool:
+    """Then the object would show what it did, so it belongs to an earlier call."""
+    return (await read_state(cluster.client, task)).outcome is TaskOutcome.OK
 
 
 def _expected_tasks(match: Match, call: SentCall) -> tuple[set[str], set[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mcp.server import ServerRequestContext
@@ -27,8 +26,6 @@ from quorate.pipeline.caller import AnswerLater, Ask, Question, Reply, ReplyKind
 ANSWER_WITH_NEXT_CALL = "2026-07-28"
 """From this version on, a question is the result of the call, which the client then repeats."""
 LONGEST_WAIT = 300.0
-_NO_ANSWER: dict[str, Any] = {"roots": []}
-"""Readable, but not as the answer to a question."""
 _KINDS = {"accept": ReplyKind.TYPED, "decline": ReplyKind.DECLINED, "cancel": ReplyKind.DISMISSED}
 
 
@@ -71,18 +68,24 @@ def read_malformed_answer(text: str | bytes) -> JSONRPCResponse | None:
 
 
 async def refuse_malformed_answers(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
-    """Middleware of the SDK: a malformed answer that comes with a call reaches the call, which refuses it and says how
-    else to answer. The SDK would only say that the parameters are invalid."""
+    """Middleware of the SDK: refuse a malformed answer that comes with a call, and say how else to answer."""
     answers = (ctx.params or {}).get("inputResponses") if ctx.method == "tools/call" else None
     if answers is None:
         return await call_next(ctx)
     if not isinstance(answers, Mapping):
         raise MCPError(
             code=INVALID_PARAMS,
-            message="inputResponses must be an object with one answer for each question; the question is still open",
+            message="inputResponses is malformed: it must be an object with one answer for each question. "
+            "The question is still open",
         )
-    readable = {key: one if _is_readable(one) else _NO_ANSWER for key, one in answers.items()}
-    return await call_next(replace(ctx, params={**(ctx.params or {}), "inputResponses": readable}))
+    for question, answer in answers.items():
+        if not _is_readable(answer):
+            raise MCPError(
+                code=INVALID_PARAMS,
+                message=f"The answer to {question} is malformed, so it counts as none. The question is still open: "
+                f"answer it again, or let the operator run: quorate approvals approve {question}",
+            )
+    return await call_next(ctx)
 
 
 def _is_readable(answer: object) -> bool:
