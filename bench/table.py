@@ -13,6 +13,7 @@ BUSY = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    section: str
     what: str
     value: float
     unit: str
@@ -39,8 +40,11 @@ class Row:
 @dataclass(slots=True)
 class Table:
     rows: list[Row] = field(default_factory=list)
+    title: str = ""
+    """The section of the next row."""
 
     def section(self, title: str) -> None:
+        self.title = title
         sys.stdout.write(f"\n{title}\n")
 
     def add(
@@ -55,17 +59,18 @@ class Table:
         busy: float = 0.0,
     ) -> None:
         """`room`: how many times the target a noisy machine may take; 1 for figures that do not depend on time."""
-        row = Row(what, value, unit, target, round(target * room, 2), remark, busy)
+        row = Row(self.title, what, value, unit, target, round(target * room, 2), remark, busy)
         self.rows.append(row)
         limits = f"target {row.target:g}, limit {row.limit:g}"
         sys.stdout.write(f"  {what:<52} {value:>9.4g} {unit:<4} {limits:<28} {row.verdict:<14} {remark}\n")
         sys.stdout.flush()
 
     @property
-    def over(self) -> list[Row]:
-        return [row for row in self.rows if row.is_over]
+    def over(self) -> list[str]:
+        """The figures beyond their limits, each by its section and name."""
+        return [f"{row.section}: {row.what}" for row in self.rows if row.is_over]
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> float:
     """The median of pairs measured one after the other, so that a busy moment affects both."""
-    return statistics.median(one / other for one, other in zip(ours, floor, strict=True))
+    return statistics.median(time / other for time, other in zip(ours, floor, strict=True))

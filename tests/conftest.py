@@ -6,16 +6,21 @@ import importlib
 import itertools
 import os
 import shutil
+import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from quorate.homelab import vault
 from quorate.state import passphrase
+from tests.rigs.mcp_session import Rig, StartQuorate, rig
 
 # The duration of examples depends on the machine, not on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,6 +44,10 @@ def _use_memory() -> None:
 
 
 _use_memory()
+
+# Started in the background of a shell, pytest and all its processes would ignore Ctrl-C, which tests send to commands.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -116,6 +125,23 @@ def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_name_server() -> Iterator[None]:
+    """Names of simulated nodes are unknown at once; a name server may take five seconds to say so."""
+    resolve = socket.getaddrinfo
+    local = {None, "", "localhost", socket.gethostname()}
+
+    def resolve_locally(
+        host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        name = host.decode() if isinstance(host, bytes) else host
+        return resolve(host, port, family, type, proto, flags if name in local else flags | socket.AI_NUMERICHOST)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", resolve_locally)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _home_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     _move_home(monkeypatch, tmp_path_factory)
@@ -134,3 +160,21 @@ def _move_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
+
+
+@pytest.fixture
+async def start_quorate(tmp_path: Path) -> AsyncIterator[StartQuorate]:
+    """Start a server in front of a cluster of its own, with the options of `rig`; it stops when the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def start(folder: Path = tmp_path, /, **options: Any) -> Rig:
+            return await stack.enter_async_context(rig(folder, **options))
+
+        yield start
+
+
+@pytest.fixture
+async def quorate(request: pytest.FixtureRequest, start_quorate: StartQuorate) -> Rig:
+    """A server in front of a simulated cluster; `@pytest.mark.quorate(ssh=True)` gives it options of `rig`."""
+    marker = request.node.get_closest_marker("quorate")
+    return await start_quorate(**(marker.kwargs if marker else {}))

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from quorate.operations.registry import operations
-from quorate.surfaces.argument_pairs import parse_pairs
+from quorate.surfaces.arguments import parse_pairs
 from tests.paths import ROOT
 from tests.rigs.mcp_session import rig, text_of
 
@@ -26,7 +26,7 @@ def calls(block):
     for call in re.split(r"\n(?! )", block.strip("\n")):
         line, *expected = call.split("\n")
         tool, *pairs = shlex.split(line)
-        yield tool, parse_pairs(pairs, operations()[tool].schema()), [one.strip() for one in expected]
+        yield tool, parse_pairs(pairs, operations()[tool].schema()), [words.strip() for words in expected]
 
 
 async def test_the_calls_do_what_the_page_says(tmp_path):
@@ -34,12 +34,12 @@ async def test_the_calls_do_what_the_page_says(tmp_path):
         newest = (await quorate.rows("backup_list", guest="postgres"))[0]["backup"]
         for task, block in TASKS:
             for tool, arguments, expected in calls(block):
-                given = {name: newest if value == "NEWEST" else value for name, value in arguments.items()}
-                answer = await quorate.call(tool, **given)
+                filled = {name: newest if value == "NEWEST" else value for name, value in arguments.items()}
+                answer = await quorate.call(tool, **filled)
                 shown = text_of(answer)
-                assert not answer.is_error, f"{task}\n{tool} {given}: {shown}"
+                assert not answer.is_error, f"{task}\n{tool} {filled}: {shown}"
                 for words in expected:
-                    assert words in shown, f"{task}\n{tool} {given}: {shown}"
+                    assert words in shown, f"{task}\n{tool} {filled}: {shown}"
 
 
 async def test_what_the_page_calls_destructive_waits_for_a_person_and_nothing_else_does(tmp_path):
@@ -51,9 +51,9 @@ async def test_what_the_page_calls_destructive_waits_for_a_person_and_nothing_el
         for task, block in TASKS:
             refused = []
             for tool, arguments, _ in calls(block):
-                given = {name: newest if value == "NEWEST" else value for name, value in arguments.items()}
+                filled = {name: newest if value == "NEWEST" else value for name, value in arguments.items()}
                 if not operations()[tool].changes:
                     continue
-                answer = await quorate.call(tool, **{**given, "dry_run": True})
+                answer = await quorate.call(tool, **{**filled, "dry_run": True})
                 refused.append("needs admin" in text_of(answer))
             assert any(refused) is ("(*admin*)" in task), task

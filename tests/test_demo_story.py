@@ -34,7 +34,7 @@ async def test_the_screen_shows_text(tmp_path):
     async with rig(tmp_path) as quorate:
         answer = await quorate.call("guest_screenshot", guest="docker01")
         picture = Image.open(
-            io.BytesIO(base64.b64decode(next(one.data for one in answer.content if one.type == "image")))
+            io.BytesIO(base64.b64decode(next(block.data for block in answer.content if block.type == "image")))
         )
         lines = consoles.screen_text(quorate.sim.world.guests[102])
         assert lines[-1] == "docker01 login: _"

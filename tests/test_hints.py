@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 import quorate
-from quorate import hints
 from quorate.hints import (
-    GUEST_DELETE,
-    GUEST_LIST,
-    GUEST_POWER,
     NAMED,
     OMITTED,
     Advice,
@@ -27,6 +23,7 @@ from quorate.hints import (
     either,
     resolve,
     see,
+    tools,
 )
 from quorate.operations.registry import operations
 from quorate.problems import Conflict
@@ -57,7 +54,7 @@ def test_only_placeholders_of_hints_are_replaced():
 
 
 def test_calls_follow_their_alternative():
-    advice = either(Advice("Shut it down", GUEST_POWER(action="shutdown")), Advice("give {stop}", stop=True))
+    advice = either(Advice("Shut it down", tools.guest_power(action="shutdown")), Advice("give {stop}", stop=True))
     assert str(advice) == "Shut it down (guest_power action=shutdown), or give stop=true"
 
 
@@ -65,7 +62,7 @@ def test_an_alternative_is_left_out_where_its_argument_does_not_exist():
     advice = either(Advice("Give {stop}", stop=True), "wait", Advice("use {force}", force=True))
     assert advice.render(without("stop")) == "Wait, or use force=true"
     assert advice.render(without("force")) == "Give stop=true, or wait"
-    assert Advice("Give {stop}", GUEST_DELETE, stop=True).render(without("stop")) == ""
+    assert Advice("Give {stop}", tools.guest_delete, stop=True).render(without("stop")) == ""
 
 
 def test_sentences_are_left_out_one_by_one():
@@ -78,9 +75,12 @@ def test_sentences_are_left_out_one_by_one():
 
 
 def test_where_to_look_is_left_out_where_no_such_tool_exists():
-    found = {"next": see("See what exists", GUEST_LIST), "warnings": [see("See it", GUEST_LIST), "It is full"]}
-    assert resolve(found) == {"next": "See what exists: guest_list", "warnings": ["See it: guest_list", "It is full"]}
-    assert resolve(found, without()) == {"warnings": ["It is full"]}
+    facts = {
+        "next": see("See what exists", tools.guest_list),
+        "warnings": [see("See it", tools.guest_list), "It is full"],
+    }
+    assert resolve(facts) == {"next": "See what exists: guest_list", "warnings": ["See it: guest_list", "It is full"]}
+    assert resolve(facts, without()) == {"warnings": ["It is full"]}
 
 
 def test_a_statement_keeps_what_cannot_be_named():
@@ -99,7 +99,7 @@ def test_a_problem_takes_the_names_of_the_surface():
 
 
 def test_values_are_passed_through_a_change_and_names_are_not():
-    advice = Advice("Give {password} to web01", GUEST_LIST(name="web01"), password="web01")
+    advice = Advice("Give {password} to web01", tools.guest_list(name="web01"), password="web01")
     hidden = advice.transform(lambda part: dict.fromkeys(part, "***") if isinstance(part, dict) else part.upper())
     assert str(hidden) == "GIVE password=*** TO WEB01: guest_list name=***"
     kept = Sentence("{name} is {other}", name=ArgumentHint("of", "sdn"), other=NAMED)
@@ -110,9 +110,25 @@ def test_values_are_passed_through_a_change_and_names_are_not():
 
 
 def test_every_tool_hint_names_an_operation() -> None:
-    named = {name: one.tool for name, one in vars(hints).items() if isinstance(one, ToolHint)}
+    named = {
+        (str(path), node.attr)
+        for path in SOURCE.rglob("*.py")
+        if _imports_tools(tree := ast.parse(path.read_text()))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tools"
+    }
     assert named
-    assert not {name: tool for name, tool in named.items() if tool not in operations()}
+    assert not {place for place in named if place[1] not in operations()}
+
+
+def _imports_tools(tree: ast.Module) -> bool:
+    """Whether `tools` is the one of the hints there, and not a local of that name."""
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "quorate.hints"
+        and "tools" in {alias.name for alias in node.names}
+        for node in ast.walk(tree)
+    )
 
 
 @pytest.mark.parametrize("package", ["pve", "inside", "homelab", "ssh"])
@@ -133,7 +149,7 @@ def _texts(module: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_no_text_for_a_caller_spells_a_tool_or_an_argument():
-    arguments = {name for one in operations().values() for name in one.arguments.__struct_fields__}
+    arguments = {name for operation in operations().values() for name in operation.arguments.__struct_fields__}
     several_words = [name for name in arguments if "_" in name]
     spelled = re.compile(
         rf"(?<![\w-])(?:(?:{'|'.join(arguments)})=|(?:{'|'.join([*several_words, *operations()])})(?![\w-]))"

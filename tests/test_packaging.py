@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tools import bundle, manifests
 
 from quorate import __version__
 from quorate.cli import build_parser
 from quorate.config.http import HttpSettings
 from quorate.surfaces.web.listener import HANDOVER_SECONDS
 from tests import paths
+from tools import bundle, manifests
 
 ROOT = paths.ROOT
 MISSING = "The simulated cluster is not installed; install it with `pip install 'quorate[demo]'`."
@@ -109,12 +109,12 @@ def test_the_wheel_of_the_simulator_brings_its_command_and_its_fixture(installed
 
 @pytest.mark.thorough
 def test_the_wheel_alone_lists_every_tool(installed: Path, tmp_path: Path) -> None:
-    from quorate.operations.toolsets import chosen_operations, expand
+    from quorate.operations.registry import chosen_operations, expand
 
     done = run(installed, "tools", "--toolsets", "all", "--access", "admin", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")} == {
-        one.name for one in chosen_operations(expand(["all"]))
+        operation.name for operation in chosen_operations(expand(["all"]))
     }
 
 
@@ -139,9 +139,9 @@ def test_the_sdist_holds_what_it_takes_to_build_and_nothing_else(tmp_path: Path)
 
 @pytest.mark.thorough
 def test_the_bundle_is_the_same_every_time_and_can_be_run(tmp_path: Path) -> None:
-    one, other = bundle.pack(tmp_path / "one"), bundle.pack(tmp_path / "other")
-    assert one.read_bytes() == other.read_bytes()
-    with zipfile.ZipFile(one) as archive:
+    first, other = bundle.pack(tmp_path / "one"), bundle.pack(tmp_path / "other")
+    assert first.read_bytes() == other.read_bytes()
+    with zipfile.ZipFile(first) as archive:
         archive.extractall(tmp_path / "unpacked")
     for name, source in PROJECTS.items():  # which uv finds as members of the workspace
         folder = tmp_path / "unpacked" / source.relative_to(ROOT)
@@ -158,9 +158,9 @@ def test_every_package_that_is_imported_is_declared() -> None:
     project = manifests.PROJECT
     requirements = [
         *project["dependencies"],
-        *(one for extra in project["optional-dependencies"].values() for one in extra),
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
     ]
-    declared = {re.split(r"[\[<>=~! ;]", one, maxsplit=1)[0].lower() for one in requirements}
+    declared = {re.split(r"[\[<>=~! ;]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
     providers = packages_distributions()
     undeclared = {
         f"{name} in {file.relative_to(ROOT)}"
@@ -182,7 +182,7 @@ def imported_packages(file: Path) -> set[str]:
     return {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"quorate"}
 
 
-def test_every_manifest_tells_the_one_version() -> None:
+def test_every_manifest_has_the_same_version() -> None:
     for path in ("packaging/mcpb/manifest.json", "server.json", ".claude-plugin/plugin.json"):
         assert read(path)["version"] == __version__, f"{path}: run `make docs`"
     assert read("server.json")["packages"][0]["version"] == __version__
@@ -191,19 +191,20 @@ def test_every_manifest_tells_the_one_version() -> None:
 def test_manifests_that_are_out_of_date_are_seen_by_the_check() -> None:
     from tools.docs import generated
 
-    wanted = generated()
-    assert manifests.manifests().keys() <= wanted.keys()
+    expected = generated()
+    assert manifests.manifests().keys() <= expected.keys()
 
 
 def test_secrets_are_marked_and_every_variable_is_one_that_is_read() -> None:
-    from quorate.config.names import CLUSTER, GENERAL
+    from quorate.config.clusters import CLUSTER
+    from quorate.config.settings import GENERAL
 
     known = {name for names in (*CLUSTER.values(), *GENERAL.values()) for name in names.variables}
     options = read("packaging/mcpb/manifest.json")["user_config"]
-    assert {name for name, one in options.items() if one["sensitive"]} == {"token_secret"}
+    assert {name for name, option in options.items() if option["sensitive"]} == {"token_secret"}
     listed = read("server.json")["packages"][0]["environmentVariables"]
-    assert {one["name"] for one in listed} <= known
-    assert [one["name"] for one in listed if one["isSecret"]] == ["PROXMOX_TOKEN_SECRET"]
+    assert {variable["name"] for variable in listed} <= known
+    assert [variable["name"] for variable in listed if variable["isSecret"]] == ["PROXMOX_TOKEN_SECRET"]
 
 
 def test_the_registry_gets_what_it_takes() -> None:
@@ -289,7 +290,7 @@ def test_the_image_holds_every_dependency_and_that_of_a_shared_state() -> None:
     needed = [*manifests.PROJECT["optional-dependencies"]["postgres"]]
     for project in PROJECTS.values():
         needed += tomllib.loads((project / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = {re.match(r"[\w-]+", one)[0] for one in needed}  # type: ignore[index]
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in needed}  # type: ignore[index]
     assert names - PROJECTS.keys() <= locked
     copied = next(argument for name, argument in instructions() if name == "RUN" and "--no-deps" in argument)
     assert {f"./packages/{name}" for name in names & PROJECTS.keys()} <= set(copied.split())
@@ -331,13 +332,13 @@ def test_systemd_accepts_the_unit_and_finds_it_well_confined(tmp_path: Path) -> 
 
 
 def test_the_unit_starts_a_command_that_there_is_with_the_folders_that_systemd_makes() -> None:
-    from quorate.config.folders import usual_config_file, usual_state
+    from quorate.config.files import usual_config_file, usual_state
 
     settings = dict(unit())
     program, *arguments = settings["ExecStart"].split()
     options = build_parser().parse_args(arguments)
     assert (program, options.http) == ("/opt/quorate/bin/quorate", "0.0.0.0:8443")
-    environ = dict(one.split("=") for one in settings["Environment"].split())
+    environ = dict(assignment.split("=") for assignment in settings["Environment"].split())
     assert usual_config_file(environ).parent == Path("/etc", settings["ConfigurationDirectory"])
     assert Path(usual_state(environ)).parent == Path("/var/lib", settings["StateDirectory"])
     assert Path(options.tls_cert).parent.parent == usual_config_file(environ).parent
@@ -346,7 +347,7 @@ def test_the_unit_starts_a_command_that_there_is_with_the_folders_that_systemd_m
 
 
 def test_the_compose_file_fits_the_image() -> None:
-    from quorate.config.names import HTTP
+    from quorate.config.http import HTTP
 
     (service,) = yaml.safe_load(COMPOSE.read_text())["services"].values()
     assert (COMPOSE.parent / service["build"]).resolve() == ROOT
@@ -367,7 +368,7 @@ def serving(home: Path) -> Iterator[str]:
         assert server.stderr is not None
         try:
             yield next(
-                found[1] for line in server.stderr if (found := re.search(r"listening on http://([^/]+)/", line))
+                match[1] for line in server.stderr if (match := re.search(r"listening on http://([^/]+)/", line))
             )
         finally:
             server.terminate()

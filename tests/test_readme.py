@@ -13,11 +13,9 @@ import pytest
 
 from quorate.cli import build_parser
 from quorate.config import Access
-from quorate.operations import toolsets
-from quorate.operations.registry import operations
-from quorate.pipeline.caller import Caller
-from quorate.pipeline.gate import Gate
-from quorate.surfaces.argument_pairs import parse_pairs
+from quorate.operations.registry import expand, operations
+from quorate.pipeline.caller import Caller, Gate
+from quorate.surfaces.arguments import parse_pairs
 from tests import paths
 from tests.rigs.cli import quorate
 from tests.rigs.processes import completed
@@ -42,9 +40,9 @@ ANSWERS = {
 """Command or tool -> a word of what it shows."""
 
 
-def commands(section: str) -> list[str]:
+def commands(page: str, section: str) -> list[str]:
     """The lines that begin with `quorate` in the first block of commands below a heading."""
-    _, _, text = README.partition(f"## {section}\n")
+    _, _, text = (ROOT / page).read_text().partition(f"# {section}\n")
     block = text.split("```sh\n", 1)[1].split("```", 1)[0]
     return [line.partition(" #")[0].strip() for line in block.splitlines() if line.startswith("quorate ")]
 
@@ -52,7 +50,7 @@ def commands(section: str) -> list[str]:
 def test_the_commands_for_the_shell_do_what_they_say_one_after_the_other(tmp_path: Path) -> None:
     with running_sim() as sim:
         environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **pointed_at(sim)}
-        for line in commands("From the shell"):
+        for line in commands("docs/shell.md", "From the shell"):
             words = shlex.split(line)[1:]
             if words[0] in SERVERS:
                 continue
@@ -63,14 +61,17 @@ def test_the_commands_for_the_shell_do_what_they_say_one_after_the_other(tmp_pat
                 assert (tmp_path / words[words.index("--output") + 1]).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("line", [*commands("From the shell"), *commands("Connect a client")])
+@pytest.mark.parametrize(
+    "line", [*commands("docs/shell.md", "From the shell"), *commands("README.md", "Connect a client")]
+)
 def test_every_command_of_the_readme_is_one_that_there_is(line: str) -> None:
     build_parser().parse_args(shlex.split(line)[1:])
 
 
 def test_the_entries_for_clients_start_a_server() -> None:
-    entries = [json.loads(one)["mcpServers"]["quorate"] for one in re.findall(r"```json\n(.+?)```", README, re.S)]
-    assert entries
+    blocks = re.findall(r"```json\n(.+?)```", README + (ROOT / "docs" / "install.md").read_text(), re.S)
+    entries = [json.loads(block)["mcpServers"]["quorate"] for block in blocks]
+    assert len(entries) == 2
     for entry in entries:
         assert entry["command"] == "quorate"
         assert build_parser().parse_args(entry["args"]).run.__module__ == "quorate.cli.serve"
@@ -106,20 +107,29 @@ def test_the_pictures_render_anywhere() -> None:
 
 
 def test_the_page_on_installation_names_every_place_that_a_backup_needs() -> None:
-    from quorate.config import folders
+    from quorate.config import files
 
     page = (ROOT / "docs" / "install.md").read_text()
     environ = {"HOME": "/home/me"}
-    places = [folders.usual_state(environ), str(folders.usual_audit_file(environ))]
+    places = [files.usual_state(environ), str(files.usual_audit_file(environ))]
     for place in places:
         assert place.replace("/home/me", "~") in page
-    for file in (folders.usual_pins(environ), folders.usual_vault(environ)):
+    for file in (files.usual_pins(environ), files.state_folder(environ) / "secrets.json"):
         assert file.parent == Path(places[0]).parent
         assert f"`{file.name}`" in page
 
 
-def test_every_toolset_is_named() -> None:
-    assert {one.toolset for one in operations().values() if f"`{one.toolset}`" not in README} == set()
+def test_the_page_on_tools_names_every_toolset() -> None:
+    page = (ROOT / "docs" / "access.md").read_text()
+    assert {operation.toolset for operation in operations().values() if f"`{operation.toolset}`" not in page} == set()
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    pages = {page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts and page != index}
+    of_runs = {page for page in (ROOT / "docs" / "runs").glob("*.md") if page.stem not in ("README", "undo")}
+    assert pages - of_runs <= listed
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").rglob("*.md")])
@@ -168,11 +178,11 @@ def test_every_call_on_a_page_names_a_tool_its_arguments_and_the_access_it_needs
     for line in calls_on(page):
         options = build_parser().parse_args(shlex.split(line)[1:])
         operation = operations()[options.tool]
-        given = parse_pairs(options.arguments, operation.schema())
+        parsed = parse_pairs(options.arguments, operation.schema())
         common = {"dry_run", "wait", "safely", "cluster"}
-        assert given.keys() - common <= operation.schema()["properties"].keys(), f"{page.name}: {line}"
+        assert parsed.keys() - common <= operation.schema()["properties"].keys(), f"{page.name}: {line}"
         gate = Gate(
             access=Access(options.access or "read"),
-            toolsets=toolsets.expand((options.toolsets or "all,homelab").split(",")),
+            toolsets=expand((options.toolsets or "all,homelab").split(",")),
         )
         assert gate.objection(operation, Caller()) is None, f"{page.name}: {line}"

@@ -87,6 +87,16 @@ def frozen(scene: Scene) -> str:
     return scene.call("guest_power", "guest=win11", "action=start", *OPERATE)
 
 
+def no_quorum(scene: Scene) -> str:
+    with running_sim(faults=["no-quorum"]) as sim:
+        return scene.call("guest_configure", "guest=win11", "notes=x", *OPERATE, **pointed_at(sim))
+
+
+def dead_node(scene: Scene) -> str:
+    with running_sim(faults=["node-offline:pve3"]) as sim:
+        return scene.call("api_call", "method=GET", "path=/nodes/pve3/storage", *ADMIN, **pointed_at(sim))
+
+
 def waits_for_approval(scene: Scene) -> str:
     """The call waits for the operator until someone presses Ctrl-C."""
     with running("call", "guest_delete", "guest=test-vm", *ADMIN, environ=scene.environ, cwd=scene.home) as waiting:
@@ -189,6 +199,8 @@ TRIED: Mapping[str, Callable[[Scene], str]] = {
     "The tool is switched off": lambda on: on.call("firewall_get", "--toolsets", "guests"),
     "A destructive call waits for approval": waits_for_approval,
     "All changes are frozen": frozen,
+    "The cluster has no quorum": no_quorum,
+    "A node is offline": dead_node,
     "The guest is protected": lambda on: on.call("guest_delete", "guest=old-wiki", *ADMIN, "--approval", "none"),
     "The guest does not exist": lambda on: on.call("guest_get", "guest=dockr01"),
     "Only a stopped guest can be deleted": lambda on: on.call(
@@ -220,5 +232,5 @@ def test_every_entry_is_tried() -> None:
 
 @pytest.mark.parametrize("entry", SHOWN)
 def test_the_message_is_what_a_user_sees(entry: str, scene: Scene) -> None:
-    wanted = ".+".join(re.escape(part) for part in SHOWN[entry].split("…"))
-    assert re.search(wanted, TRIED[entry](scene)), SHOWN[entry]
+    pattern = ".+".join(re.escape(part) for part in SHOWN[entry].split("…"))
+    assert re.search(pattern, TRIED[entry](scene)), SHOWN[entry]

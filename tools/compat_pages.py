@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from quorate.app import build
 from quorate.config import Access, Settings
-from quorate.operations.toolsets import DEFAULT
+from quorate.operations.registry import DEFAULT
 from quorate.pipeline.caller import Caller
 from quorate.surfaces.compat import SYSTEMS, system
 from quorate.surfaces.compat.declaration import Parameter, System, Tool
@@ -61,7 +61,7 @@ documentation or only its code mentions.
 | brynnjocelyn | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USERNAME`, `PROXMOX_REALM`, `PROXMOX_PASSWORD`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY_SSL`, `PROXMOX_TIMEOUT`, `MCP_SERVER_NAME` | `.proxmox-mcp.json`, `.NAME.json` or `.NAME-proxmox-mcp.json` in the current directory |
 | bsahane | `PROXMOX_API_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_VERIFY`, `PROXMOX_DEFAULT_NODE`, `PROXMOX_DEFAULT_STORAGE`, `PROXMOX_DEFAULT_BRIDGE`, `PROXMOX_DEFAULT_LXC_PASSWORD` | `.env` in the current directory |
 | gilby125 | `PROXMOX_HOST`, `PROXMOX_PORT`, `PROXMOX_USER`, `PROXMOX_TOKEN_NAME`, `PROXMOX_TOKEN_VALUE`, `PROXMOX_ALLOW_ELEVATED` | `.env` in the current directory or its parent |
-| solomonneas | `PROXMOX_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_TLS_INSECURE`, `PROXMOX_ENABLE_DESTRUCTIVE`, `PROXMOX_SSH_*`, `PROXMOX_VM_*`, `PROXMOX_SMOKE_*` | none |
+| solomonneas | `PROXMOX_URL`, `PROXMOX_TOKEN_ID`, `PROXMOX_TOKEN_SECRET`, `PROXMOX_TLS_INSECURE`, `PROXMOX_ENABLE_DESTRUCTIVE`, `PROXMOX_SSH_*`, `PROXMOX_VM_*` | none |
 | washyu | `PROXMOX_HOST`, `PROXMOX_USER`, `PROXMOX_PASSWORD`, `PROXMOX_API_TOKEN`, `PROXMOX_VERIFY_SSL` | none |
 
 ## Remaining differences
@@ -84,9 +84,8 @@ documentation or only its code mentions.
 - washyu keeps its map and servers in its own database (`DATABASE_TYPE`, `SQLITE_PATH`, `POSTGRES_*`). Quorate keeps them
   in its state, so discover and register machines once. `MCP_HTTP_*`, `MCP_API_KEY`, `SSH_TIMEOUT`, `SSH_RETRIES` and
   `DISCOVERY_*` are not read: see [http.md](http.md) and [configuration.md](configuration.md).
-- solomonneas's smoke test grants itself privileges over SSH (`PROXMOX_CREATE_SMOKE_TOKEN`, `PROXMOX_SMOKE_VMID_GRANT`,
-  `PROXMOX_SMOKE_SKIP_AUTO_GRANT`). `quorate smoke` grants nothing; `quorate smoke --setup` prints the commands, and the
-  privileges on the pool are enough for guests created in it.
+- solomonneas's live smoke test (`npm run smoke:live`, `PROXMOX_SMOKE_*`) is not included: `quorate doctor` checks a real
+  cluster without changing it. Its tools for smoke tests are included.
 - washyu's services `truenas`, `ai_inference`, `docker_terraform` and `ai_homelab_stack_ansible` are not in the catalog;
   `pihole_terraform` installs the catalog's Pi-hole with Compose.
 - washyu's `decommission_device` can move the containers of a device to only one other device; a `service_mapping` to
@@ -112,8 +111,7 @@ SET_UP = {
     "solomonneas": (
         "Its own gates, `PROXMOX_ENABLE_DESTRUCTIVE=1` and `destructive`, work as in the original. If neither access "
         "nor approval is set, the variable implies `--access admin` and counts as the operator's approval; explicit "
-        "settings take precedence. Without the variable, its writes with `confirm` need `--access operate`. Its live "
-        "smoke test is `quorate smoke`."
+        "settings take precedence. Without the variable, its writes with `confirm` need `--access operate`."
     ),
     "washyu": (
         "It has no switch for changes, so choose at start: `--access operate` for changes and for looking inside "
@@ -147,12 +145,12 @@ def _row(surface: str, asks: str, toolsets: Collection[str] = ("all",)) -> str:
     return f"| {named} | {len(tools)} | {size:,} | {asks} |\n"
 
 
-def _section(one: System) -> str:
+def _section(system: System) -> str:
     rows = "".join(
         f"| `{tool.name}` | {_native(tool.native)} | {tool.risk.value.replace('_', ' ')} |\n"
-        for tool in one.tools.values()
+        for tool in system.tools.values()
     )
-    return f"\n## {one.name}\n\n{SET_UP[one.name]}\n\n| tool | native equivalent | risk |\n|---|---|---|\n{rows}"
+    return f"\n## {system.name}\n\n{SET_UP[system.name]}\n\n| tool | native equivalent | risk |\n|---|---|---|\n{rows}"
 
 
 def _native(text: str) -> str:
@@ -179,22 +177,22 @@ def spellings() -> str:
     return SPELLINGS + "".join(_spellings_of(system(name)) for name in SYSTEMS)
 
 
-def _spellings_of(one: System) -> str:
+def _spellings_of(system: System) -> str:
     rows = "".join(
         f"| `{tool.name}` | {_names(tool.parameters)} | {_accepted(tool)} | {_names(tool.accepted, ignored=True)} |\n"
-        for tool in one.tools.values()
+        for tool in system.tools.values()
     )
-    return f"\n## {one.name}\n\n| tool | arguments | accepted | ignored |\n|---|---|---|---|\n{rows}"
+    return f"\n## {system.name}\n\n| tool | arguments | accepted | ignored |\n|---|---|---|---|\n{rows}"
 
 
 def _accepted(tool: Tool) -> str:
-    return _names(tuple(one for one in tool.accepted if one not in tool.parameters))
+    return _names(tuple(parameter for parameter in tool.accepted if parameter not in tool.parameters))
 
 
 def _names(parameters: tuple[Parameter, ...], *, ignored: bool = False) -> str:
-    return ", ".join(_name(one) for one in parameters if bool(one.ignored) == ignored)
+    return ", ".join(_name(parameter) for parameter in parameters if bool(parameter.ignored) == ignored)
 
 
-def _name(one: Parameter) -> str:
-    written = " / ".join(f"`{name}`" for name in one.spellings)
-    return f"**{written}**" if one.required else written
+def _name(parameter: Parameter) -> str:
+    written = " / ".join(f"`{name}`" for name in parameter.spellings)
+    return f"**{written}**" if parameter.required else written

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pve_schema.schema import NEWEST, facts
-from quorate.operations.registry import EVERY, NEEDED, Operation, operations
-from quorate.operations.toolsets import DEFAULT, chosen_operations
+from quorate.operations.registry import DEFAULT, EVERY, NEEDED, Operation, chosen_operations, operations
 from quorate.surfaces.native import as_json, describe
-from tools.compat_pages import migration_page, side_by_side, spellings
+from tools.compat_pages import migration_page, spellings
 from tools.manifests import manifests, registered_name
 from tools.risks import risks
 from tools.session_picture import session_picture
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+ACCESS = ROOT / "docs" / "access.md"
 REFERENCE = ROOT / "docs" / "tools.md"
 RISKS = ROOT / "docs" / "risks.md"
 MIGRATING = ROOT / "docs" / "migrating.md"
@@ -51,13 +51,14 @@ def main() -> int:
 
 
 def generated() -> dict[Path, str]:
-    files = {SNAPSHOTS / f"{name}.json": _snapshot(one) for name, one in operations().items()}
+    files = {SNAPSHOTS / f"{name}.json": _snapshot(operation) for name, operation in operations().items()}
     pages = {
         REFERENCE: _reference(),
         RISKS: risks(),
         MIGRATING: migration_page(),
         SPELLINGS: spellings(),
-        README: readme(),
+        README: _between("<!-- mcp-name: ", " -->", registered_name(), README),
+        ACCESS: _between("<!-- counts -->\n", "<!-- end of counts -->", _counts(), ACCESS),
     }
     return {**pages, PICTURE: session_picture(), **manifests(), **files}
 
@@ -70,7 +71,7 @@ def _reference() -> str:
     parts = [INTRODUCTION]
     for toolset in EVERY:
         parts.append(f"\n## {toolset}\n")
-        parts += [_section(one) for one in operations().values() if one.toolset == toolset]
+        parts += [_section(operation) for operation in operations().values() if operation.toolset == toolset]
     return "".join(parts)
 
 
@@ -103,38 +104,32 @@ def _type(part: dict[str, Any]) -> str:
     if "enum" in part:
         return ", ".join(f"`{value}`" for value in part["enum"])
     if "anyOf" in part:
-        return " or ".join(_type(one) for one in part["anyOf"])
+        return " or ".join(_type(alternative) for alternative in part["anyOf"])
     if part.get("type") == "array":
         return f"list of ({_type(part.get('items', {}))})"
     bounds = [f"{sign} {part[key]:g}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in part]
     return " ".join([str(part.get("type", "any")), *bounds])
 
 
-# -- the generated parts of the README ---------------------------------------------------------------------------------
+# -- generated parts of written pages ----------------------------------------------------------------------------------
 
 
-def readme() -> str:
-    text = _between("<!-- mcp-name: ", " -->", registered_name(), README.read_text())
-    text = _between("<!-- counts -->\n", "<!-- end of counts -->", _counts(), text)
-    return _between("<!-- side by side -->\n", "<!-- end of side by side -->", side_by_side(), text)
-
-
-def _between(begin: str, end: str, part: str, text: str) -> str:
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise ValueError(f"README.md lacks the markers of a generated part: {begin.strip()}")
+def _between(begin: str, end: str, part: str, page: Path) -> str:
+    before, has_begin, rest = page.read_text().partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not (has_begin and has_end):
+        raise ValueError(f"{page.name} lacks the markers of a generated part: {begin.strip()}")
     return before + begin + part + end + after
 
 
 def _counts() -> str:
-    toolsets = [one.toolset for one in operations().values()]
+    toolsets = [operation.toolset for operation in operations().values()]
     default = len(chosen_operations(frozenset({DEFAULT})))
     methods = sum(1 for _ in facts(NEWEST).endpoints())
     return (
         f"{len(toolsets)} tools in {len(set(toolsets))} toolsets; `api` alone reaches all {methods} methods of the PVE "
         f"API. {default} tools are on by\ndefault; `--toolsets +firewall,+homelab` adds others. At the default "
-        "access level only tools that read are listed.\nThe full list is in [docs/tools.md](docs/tools.md).\n"
+        "access level only tools that read are listed.\nThe full list is in [the tool reference](tools.md).\n"
     )
 
 

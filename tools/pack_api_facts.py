@@ -1,6 +1,7 @@
-"""Pack the tables of API facts into pve-schema: `python -m tools.pack_api_facts FOLDER`.
+"""Pack the tables of API facts into pve-schema: `python -m tools.pack_api_facts PVE_FOLDER PBS_FOLDER`.
 
-FOLDER holds the JSON tables (`pve-api-<version>.json`, `formats-9.2.json`, `roles-9.json`, `workers.json`).
+The folders hold the JSON tables: `pve-api-<version>.json`, `formats-9.2.json`, `roles-9.json` and `workers.json` of
+Proxmox VE, `pbs-api-<version>.json` and `roles-4.json` of Proxmox Backup Server.
 The same tables always yield the same bytes, so a file that differs means changed facts.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 VERSIONS = ("9.2", "8.4")
+PBS_VERSIONS = ("4.2", "4.1", "3.4")
 TARGET = Path(__file__).resolve().parent.parent / "packages" / "pve-schema" / "src" / "pve_schema" / "data"
 
 
@@ -20,9 +22,9 @@ def read_table(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-def api_table(folder: Path, version: str) -> dict[str, Any]:
+def api_table(folder: Path, name: str, version: str) -> dict[str, Any]:
     """The endpoints of one version, without counts and origin, which are not used at run time."""
-    table = read_table(folder, f"pve-api-{version}.json")
+    table = read_table(folder, name)
     return {"version": version, "paths": table["paths"], "defs": table["defs"]}
 
 
@@ -52,13 +54,16 @@ def write_packed(table: dict[str, Any], target: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m tools.pack_api_facts FOLDER\n")
+    if len(arguments) != 2:
+        sys.stderr.write("usage: python -m tools.pack_api_facts PVE_FOLDER PBS_FOLDER\n")
         return 2
-    folder = Path(arguments[0])
+    folder, pbs_folder = map(Path, arguments)
     TARGET.mkdir(parents=True, exist_ok=True)
     for version in VERSIONS:
-        write_packed(api_table(folder, version), TARGET / f"api-{version}.json.gz")
+        write_packed(api_table(folder, f"pve-api-{version}.json", version), TARGET / f"api-{version}.json.gz")
+    for version in PBS_VERSIONS:
+        write_packed(api_table(pbs_folder, f"pbs-api-{version}.json", version), TARGET / f"pbs-api-{version}.json.gz")
+    write_packed({"roles": read_table(pbs_folder, "roles-4.json")["roles"]}, TARGET / "pbs-roles.json.gz")
     write_packed(common_table(folder), TARGET / "common.json.gz")
     return 0
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from pve_schema.schema import NEWEST, OLDEST, Endpoint, facts
-from quorate.operations.api.grants import ANY, GRANTS
-from quorate.operations.api.risk import ORDER, RISK_PARAMETERS, effects_of, refusal
+from quorate.operations.grants import ANY, GRANTS
 from quorate.operations.registry import NEEDED, Operation, Risk, operations
+from quorate.operations.risk import ORDER, RISK_PARAMETERS, effects_of, refusal
 from quorate.pipeline.protection import GUARDS
 
 EXAMPLES = 3
@@ -72,11 +72,16 @@ NEVER = """
 
 
 def risks() -> str:
-    tools = [_tool(one) for one in sorted(operations().values(), key=lambda one: (-ORDER.index(one.risk), one.name))]
+    tools = [
+        _tool(operation)
+        for operation in sorted(
+            operations().values(), key=lambda operation: (-ORDER.index(operation.risk), operation.name)
+        )
+    ]
     exempt = [
         f"| `{name}` | {each.reason.words} | {each.only_if} |\n"
-        for name, one in operations().items()
-        for each in one.exemptions
+        for name, operation in operations().items()
+        for each in operation.exemptions
     ]
     return "".join(
         [
@@ -112,32 +117,32 @@ def _endpoints() -> Iterator[Endpoint]:
 
 
 def _classes() -> list[str]:
-    found: dict[tuple[Risk, str], list[str]] = defaultdict(list)
-    for one in _endpoints():
-        highest = effects_of(one)[0]
-        found[highest.risk, str(highest)].append(f"`{one.method} {one.template}`")
-    ordered = sorted(found.items(), key=lambda each: (-ORDER.index(each[0][0]), -len(each[1]), each[0][1]))
+    endpoints: dict[tuple[Risk, str], list[str]] = defaultdict(list)
+    for endpoint in _endpoints():
+        highest = effects_of(endpoint)[0]
+        endpoints[highest.risk, str(highest)].append(f"`{endpoint.method} {endpoint.template}`")
+    ordered = sorted(endpoints.items(), key=lambda each: (-ORDER.index(each[0][0]), -len(each[1]), each[0][1]))
     return [f"| {risk.value} | {why} | {len(paths)} | {_such_as(paths)} |\n" for (risk, why), paths in ordered]
 
 
 def _parameters() -> list[str]:
     return [
-        f"| {', '.join(f'`{name}`' for name in one.names)} | `{_readable(one.where)}` | {one.reason.words} |\n"
-        for one in RISK_PARAMETERS
+        f"| {', '.join(f'`{name}`' for name in risky.names)} | `{_readable(risky.where)}` | {risky.reason.words} |\n"
+        for risky in RISK_PARAMETERS
     ]
 
 
 def _granted() -> list[str]:
     return [
-        f"| {one.methods} `{_readable(one.where)}` | {_option_names(one.options.split())} | {one.because} |\n"
-        for one in GRANTS
+        f"| {grant.methods} `{_readable(grant.where)}` | {_option_names(grant.options.split())} | {grant.because} |\n"
+        for grant in GRANTS
     ]
 
 
 def _guarded() -> list[str]:
     return [
-        f"| `{_readable(one.where)}` | {_option_names(one.options)} | {one.when} | {one.reason.words} |\n"
-        for one in GUARDS
+        f"| `{_readable(guard.where)}` | {_option_names(guard.options)} | {guard.when} | {guard.reason.words} |\n"
+        for guard in GUARDS
     ]
 
 
@@ -147,11 +152,11 @@ def _option_names(names: Iterable[str]) -> str:
 
 
 def _never() -> list[str]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for one in _endpoints():
-        if refused := refusal(one):
-            found[refused.why].append(f"`{one.method} {one.template}`")
-    return [f"| {why} | {len(paths)} | {_such_as(paths)} |\n" for why, paths in sorted(found.items())]
+    endpoints: dict[str, list[str]] = defaultdict(list)
+    for endpoint in _endpoints():
+        if refused := refusal(endpoint):
+            endpoints[refused.why].append(f"`{endpoint.method} {endpoint.template}`")
+    return [f"| {why} | {len(paths)} | {_such_as(paths)} |\n" for why, paths in sorted(endpoints.items())]
 
 
 def _such_as(endpoints: list[str]) -> str:

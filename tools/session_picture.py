@@ -25,7 +25,7 @@ from pve_simulator.simulator import SimulatedCluster
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
 from quorate.pipeline.approval import READING_SECONDS
-from quorate.surfaces.terminal import align
+from quorate.surfaces.rendering import align
 
 WIDTH, MARGIN, GUTTER = 920, 24, 108
 LINE, LETTER = 19.0, 7.8  # of 13 px type; lines of type are stretched to it, whatever font the reader has
@@ -126,25 +126,25 @@ class Drawing:
         self.y = float(MARGIN)
         self._parts: list[str] = []
 
-    def draw_message(self, one: UserMessage) -> None:
+    def draw_message(self, message: UserMessage) -> None:
         self._label("you")
-        width = 7.1 * len(one.text)
+        width = 7.1 * len(message.text)
         self._box(width + 32, LINE + 16, "you", rounded=18)
         place = f'x="{GUTTER + 16}" y="{self.y + 23:g}" textLength="{width:g}"'
-        self._parts.append(f'<text class="white" {place}>{escape(one.text)}</text>')
+        self._parts.append(f'<text class="white" {place}>{escape(message.text)}</text>')
         self.y += LINE + 16 + 14
 
-    def draw_call(self, one: ToolCall) -> None:
-        words = " ".join(f"{name}={value}" for name, value in one.arguments.items())
+    def draw_call(self, call: ToolCall) -> None:
+        words = " ".join(f"{name}={value}" for name, value in call.arguments.items())
         self._label("assistant", 14.5)
-        self._type(GUTTER, one.tool, "strong")
-        self._type(GUTTER + LETTER * (len(one.tool) + 1), words, "dim")
+        self._type(GUTTER, call.tool, "strong")
+        self._type(GUTTER + LETTER * (len(call.tool) + 1), words, "dim")
         self.y += LINE + 7
 
-    def draw_question(self, one: Question) -> None:
+    def draw_question(self, question: Question) -> None:
         """The first question is shown in full, later ones are shortened."""
-        first, *between, last = _wrapped(one.question.splitlines())
-        lines = [first, *between, last] if one.typed is None else [first, "…", last]
+        first, *between, last = _wrapped(question.question.splitlines())
+        lines = [first, *between, last] if question.typed is None else [first, "…", last]
         self._label("Quorate asks")
         self._box(WIDTH - MARGIN - GUTTER, LINE * len(lines) + 31, "ask", edge="edge")
         self.y += 10
@@ -153,16 +153,16 @@ class Drawing:
             self.y += LINE
         self.y += 6
         self._type(GUTTER + 16, last, "strong")
-        self._field(one.typed)
+        self._field(question.typed)
         self.y += LINE + 15 + 10
 
-    def draw_result(self, one: ToolResult) -> None:
-        lines = _shortened(one.text)
+    def draw_result(self, result: ToolResult) -> None:
+        lines = _shortened(result.text)
         self._label("Quorate")
-        self._box(WIDTH - MARGIN - GUTTER, LINE * len(lines) + 20, "panel", edge="not" if one.refused else "frame")
+        self._box(WIDTH - MARGIN - GUTTER, LINE * len(lines) + 20, "panel", edge="not" if result.refused else "frame")
         self.y += 10
         for line in lines:
-            style = "not" if one.refused else "done" if line == "result: done" else "text"
+            style = "not" if result.refused else "done" if line == "result: done" else "text"
             self._type(GUTTER + 16, line, style)
             self.y += LINE
         self.y += 10 + 16
@@ -251,14 +251,14 @@ def _colors(palette: dict[str, str]) -> str:
 
 def session_picture() -> str:
     drawing = Drawing()
-    for one in asyncio.run(_session()):
-        match one:
+    for event in asyncio.run(_session()):
+        match event:
             case UserMessage():
-                drawing.draw_message(one)
+                drawing.draw_message(event)
             case ToolCall():
-                drawing.draw_call(one)
+                drawing.draw_call(event)
             case Question():
-                drawing.draw_question(one)
+                drawing.draw_question(event)
             case ToolResult():
-                drawing.draw_result(one)
+                drawing.draw_result(event)
     return drawing.svg()

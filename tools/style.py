@@ -15,13 +15,15 @@ GUIDE = ROOT / "docs" / "style.md"
 FOREIGN_WORDS = (
     ROOT / "tests",
     ROOT / "packages",
-    ROOT / "src" / "quorate" / "surfaces" / "synonyms.py",
+    ROOT / "src" / "quorate" / "surfaces" / "tool_search.py",
 )
 """String literals in these are test data, PVE's answers or search words; only docstrings and comments are checked."""
 
 SOURCES = ("src", "packages/pve-schema/src", "packages/pve-simulator/src")
 
-NOUNS = frozenset({"drawing", "keyring", "networking", "parsing", "rendering", "routing", "sighting"})
+NOUNS = frozenset(
+    {"drawing", "housekeeping", "keyring", "mapping", "networking", "parsing", "rendering", "routing", "sighting"}
+)
 """Words that look like participles but are nouns of the field."""
 
 Passage = tuple[int, str]
@@ -49,9 +51,9 @@ def check_phrases() -> Iterator[str]:
     pattern = re.compile(rf"(?<![\w`.-])(?:{phrases})(?![\w`-])", re.IGNORECASE)
     for path in _files():
         for line, passage in _python(path) if path.suffix == ".py" else _paragraphs(path):
-            for found in pattern.findall(" ".join(passage.split())):
-                if found.lower() in instead:
-                    yield f"{_relative(path)}:{line}: “{found}” (write: {instead[found.lower()]})"
+            for phrase in pattern.findall(" ".join(passage.split())):
+                if phrase.lower() in instead:
+                    yield f"{_relative(path)}:{line}: “{phrase}” (write: {instead[phrase.lower()]})"
 
 
 def check_module_names() -> Iterator[str]:
@@ -86,8 +88,10 @@ def check_function_names() -> Iterator[str]:
 
 def _is_attribute_or_predicate(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     returns = ast.unparse(node.returns) if node.returns else ""
-    decorators = [ast.unparse(one) for one in node.decorator_list]
-    return returns.startswith(("bool", "TypeGuard", "TypeIs")) or any("property" in one for one in decorators)
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    return returns.startswith(("bool", "TypeGuard", "TypeIs")) or any(
+        "property" in decorator for decorator in decorators
+    )
 
 
 def check_name_parts() -> Iterator[str]:
@@ -131,13 +135,13 @@ def _files() -> list[Path]:
 
 
 def _python_files(*folders: str) -> list[Path]:
-    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in found if _chosen(path)]
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in files if _chosen(path)]
 
 
 def _chosen(path: Path) -> bool:
     """All files, or those under the paths given as arguments."""
-    return not sys.argv[1:] or any(path.is_relative_to(ROOT / one) for one in sys.argv[1:])
+    return not sys.argv[1:] or any(path.is_relative_to(ROOT / folder) for folder in sys.argv[1:])
 
 
 def _relative(path: Path) -> str:
@@ -155,7 +159,7 @@ def _python(path: Path) -> Iterator[Passage]:
     """Comments and docstrings, and all other string literals except in `FOREIGN_WORDS`."""
     source = path.read_text()
     yield from _comments(source)
-    only_docstrings = any(path.is_relative_to(one) for one in FOREIGN_WORDS)
+    only_docstrings = any(path.is_relative_to(word) for word in FOREIGN_WORDS)
     yield from _docstrings(ast.parse(source)) if only_docstrings else _literals(ast.parse(source))
 
 

@@ -1,3 +1,3 @@
 """Quorate: an MCP server for Proxmox VE clusters and the homelab around them."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import itertools
 import logging
+import tempfile
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,25 +15,24 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quorate.config import Approval, ClusterSettings, ConfigError, Settings
-from quorate.config.folders import usual_audit_file, usual_state
-from quorate.config.settings import HomelabSettings
+from quorate.config.files import usual_audit_file, usual_state
+from quorate.config.homelab import HomelabSettings
 from quorate.homelab.homelab import Homelab, job_book
 from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sites import govern, make_sites
 from quorate.problems import Problem
-from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Defaults
-from quorate.pve.connection import Connection, Secret, Token, Trust
-from quorate.ssh.access import SshAccess
-from quorate.ssh.settings import Login, SshSettings
+from quorate.pve.connection import Clock, Connection, Secret, SystemClock, Token, Trust
+from quorate.runs.store import RunStore
+from quorate.ssh.settings import Login, SshAccess, SshSettings
 from quorate.state.approvals import Approvals
-from quorate.state.freeze import Freeze
 from quorate.state.journal import Journal
+from quorate.state.limits import Freeze
 from quorate.state.passphrase import Passphrase
-from quorate.state.runs import RunStore
 from quorate.state.store import Store, open_store
+from quorate.state.tokens import Tokens
 from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from quorate.pipeline.resolution import Resolution
     from quorate.runs.runs import Runs
     from quorate.surfaces.compat.execution import CompatSettings
+    from quorate.surfaces.native import Surface
     from quorate.surfaces.server import Server
-    from quorate.surfaces.surface import Surface
     from quorate.surfaces.web.application import Core
     from quorate.surfaces.web.credentials import LocalLogin
     from quorate.watch.watch import Watch
@@ -91,10 +91,10 @@ class App:
     def surfaces(self) -> list[Surface]:
         """The chosen surfaces, in the operator's order. Raises ConfigError if two of them share a tool name."""
         chosen = {name: self._surface(name) for name in self.settings.surfaces}
-        for (one, first), (other, second) in itertools.combinations(chosen.items(), 2):
+        for (name, first), (other, second) in itertools.combinations(chosen.items(), 2):
             if both := next((tool.name for tool in second.tools(Caller()) if first.knows(tool.name)), None):
                 raise ConfigError(
-                    f"The surfaces {one} and {other} both have a tool {both}: start a server for each of them."
+                    f"The surfaces {name} and {other} both have a tool {both}: start a server for each of them."
                 )
         return list(chosen.values())
 
@@ -146,7 +146,7 @@ class App:
         said: set[str] = set()
         while True:
             try:
-                news = {_describe(found) for found in await self.pipeline.resolve_unfinished()}
+                news = {_describe(resolution) for resolution in await self.pipeline.resolve_unfinished()}
                 for text in sorted(news - said):
                     _LOG.warning("%s", text)
                 said = news
@@ -161,7 +161,6 @@ class App:
         """The workers of durable runs; a single call does without them."""
         if self._runs is None:
             from quorate.runs.runs import Runs
-            from quorate.state.tokens import Tokens
 
             self._runs = Runs(self.pipeline, self.run_store, Tokens(self.store))
         return self._runs
@@ -196,15 +195,16 @@ class App:
         await self.store.close()
 
 
-def _describe(found: Resolution) -> str:
-    outcome = found.outcome or "not known yet"
-    return f"{found.entry.get('plan')} ({found.entry.get('time')}) was cut off; {outcome}. {' '.join(found.says)}"
+def _describe(resolution: Resolution) -> str:
+    outcome = resolution.outcome or "not known yet"
+    entry, says = resolution.entry, " ".join(resolution.says)
+    return f"{entry.get('plan')} ({entry.get('time')}) was cut off; {outcome}. {says}"
 
 
 def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
     """Cluster names by name and by the host of each API endpoint."""
-    named = {one.name.lower(): one.name for one in clusters}
-    hosts = ((urlsplit(url).hostname, one.name) for one in clusters for url in one.connection.endpoints)
+    named = {cluster.name.lower(): cluster.name for cluster in clusters}
+    hosts = ((urlsplit(url).hostname, cluster.name) for cluster in clusters for url in cluster.connection.endpoints)
     return named | {host: name for host, name in hosts if host}
 
 
@@ -228,7 +228,7 @@ def build(
     audit = audit or open_trail(store, settings.audit_file)
     journal = Journal(audit, store)
     run_store = RunStore(store, journal.entry)
-    clusters = [_cluster(one, settings, clock, store, run_store) for one in settings.clusters]
+    clusters = [_cluster(cluster, settings, clock, store, run_store) for cluster in settings.clusters]
     home = Homelab(
         settings.homelab,
         store,
@@ -248,22 +248,24 @@ def build(
 def _channel_secrets(settings: Settings) -> set[str]:
     """Secrets of notification channels, to be redacted from every result."""
     channels = settings.watch.channels if settings.watch else ()
-    return {secret.reveal() for one in channels for secret in one.secrets.values() if not isinstance(secret, str)}
+    return {
+        secret.reveal() for channel in channels for secret in channel.secrets.values() if not isinstance(secret, str)
+    }
 
 
 def _cluster(
-    one: ClusterSettings,
+    cluster: ClusterSettings,
     settings: Settings,
     clock: Clock | None,
     store: Store,
     runs: RunStore,
 ) -> Cluster:
     return Cluster(
-        one.name,
-        one.connection,
-        defaults=Defaults(one.default_node, one.default_storage, one.default_bridge),
+        cluster.name,
+        cluster.connection,
+        defaults=Defaults(cluster.default_node, cluster.default_storage, cluster.default_bridge),
         clock=clock,
-        ssh=SshAccess(one.ssh),
+        ssh=SshAccess(cluster.ssh),
         command_rules=settings.command_rules,
         attachments=(runs, Freeze(store), job_book(store)),
     )
@@ -275,8 +277,6 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
 
     Approvals and audit trail are temporary as well, unless the operator chose where to keep them.
     """
-    import tempfile
-
     from pve_simulator.simulator import SimulatedCluster
 
     with tempfile.TemporaryDirectory(prefix="quorate-demo-") as name:

@@ -55,7 +55,9 @@ class Authority:
             permitted = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value
         except x509.ExtensionNotFound:
             return True
-        return any(_within(as_general_name(name).value, one.value) for one in permitted.permitted_subtrees or ())
+        return any(
+            _within(as_general_name(name).value, subtree.value) for subtree in permitted.permitted_subtrees or ()
+        )
 
 
 def distinguished_name(organization: str, common_name: str) -> x509.Name:
@@ -81,7 +83,11 @@ def names_of(pem: bytes) -> tuple[str, ...]:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return tuple(str(one.value).lower() for one in names if isinstance(one, (x509.DNSName, x509.IPAddress)))
+    return tuple(
+        str(general_name.value).lower()
+        for general_name in names
+        if isinstance(general_name, (x509.DNSName, x509.IPAddress))
+    )
 
 
 def certificate_pem(certificate: x509.Certificate) -> str:

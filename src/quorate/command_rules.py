@@ -13,8 +13,9 @@ WRITE = "write "
 """The prefix of patterns for files: `write /srv/www/*`."""
 ONLY_THE_OPERATOR = "Only the operator can change that"
 
-_STEERING = re.compile(
-    r"PATH|CDPATH|PATHEXT|COMSPEC|PSMODULEPATH|HOME|SHELL|ENV|IFS|PS4|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|GLOBIGNORE"
+# The patterns are compiled at their first use: a call that runs no command does without them.
+_STEERING = (
+    r"(?is)PATH|CDPATH|PATHEXT|COMSPEC|PSMODULEPATH|HOME|SHELL|ENV|IFS|PS4|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|GLOBIGNORE"
     r"|(LD|DYLD|BASH|GEM|BUNDLE|NODE|NPM|GIT|PHP|JAVA|JDK|_JAVA|CARGO|RUST|DOTNET|COR|CORECLR|GCONV|GLIBC|MALLOC|XDG"
     r"|SYSTEMD|DOCKER|COMPOSE|ANSIBLE|TF|OPENSSL|SSH|SUDO|RSYNC|CVS|TAR|APT|DPKG|PIP|CURL|WGET)_.*"
     r"|(PYTHON|PERL|RUBY|LUA|LESS|MAKEF|TERMINFO|TCLLIB|KRB5_).*|KUBECONFIG|GOPATH|GOFLAGS|GOROOT|R_PROFILE.*|PHPRC"
@@ -23,31 +24,28 @@ _STEERING = re.compile(
     r"|PGPASSFILE|PGSERVICEFILE|TZDIR|[A-Z]{2,}RC|.+(PATHS?|_PRELOAD|_LOADERS?|_MODULES?|_PLUGINS?|_INCLUDES?|_CONF"
     r"|_CONFIG|_CFG|_INIT|_PROFILE|_OPTS|_OPTIONS|_ARGS|_FLAGS|_PAGER|_EDITOR|_SHELL|_ASKPASS|_RSH|_(PASS)?COMMAND"
     r"|_(PASS)?CMD|_EXEC|_HOOKS?|_SCRIPTS?|_WRAPPER|_LAUNCHER|_HELPER|_PROGRAM|_BIN|(RC|CONFIG|CONF|CA|CERT)_FILE"
-    r"|_BUNDLE)",
-    re.IGNORECASE | re.DOTALL,
+    r"|_BUNDLE)"
 )
 """Variables that determine which program a name means, what it loads, or what else it starts.
 
 No list of them is complete, so their usual endings count as well: BORG_RSH, RESTIC_PASSWORD_COMMAND.
 """
 
-_CODE = re.compile(
-    r"/(s?bin|lib(32|64|x32)?|boot|dev|proc|sys|run|snap)/.*"
+_CODE = (
+    r"(?s)/(s?bin|lib(32|64|x32)?|boot|dev|proc|sys|run|snap)/.*"
     r"|/usr/(local/)?(s?bin|lib(32|64|x32|exec)?|share/perl5|etc)/.*|/opt/[^/]*/(s?bin|lib)/.*"
     r"|/etc/(ld\.so\.(preload|cache|conf.*)|environment|profile.*|bash.*|zsh.*|sudoers.*|cron.*|anacrontab|at\..*"
     r"|systemd/.*|init.*|rc.*|inittab|pam.*|security/.*|ssh/.*|alternatives/.*|apt/.*|udev/.*|modprobe.*|modules.*"
     r"|passwd|shadow|group|gshadow|nsswitch.*|dbus-1/.*|polkit-1/.*|network/.*|NetworkManager/.*|logrotate.*"
     r"|default/.*|local\.d/.*|conf\.d/.*|pve/.*|docker/.*|containers/.*)"
-    r"|/var/spool/(cron|at).*|/var/lib/(systemd|dpkg|docker|containers)/.*|/(root|home/[^/]*)/(\..*|bin/.*)",
-    re.DOTALL,
+    r"|/var/spool/(cron|at).*|/var/lib/(systemd|dpkg|docker|containers)/.*|/(root|home/[^/]*)/(\..*|bin/.*)"
 )
 """Files of POSIX systems that are programs, or that programs run or load implicitly."""
 _WHOLE_FOLDERS = tuple(f"{folder}/*" for folder in ("", "/usr", "/usr/local", "/etc", "/var", "/opt", "/home", "/root"))
 """Folders that contain such files."""
-_WINDOWS_CODE = re.compile(
-    r"[a-z]:\\(windows|program files|program files \(x86\)|programdata\\microsoft)\\.*"
-    r"|.*\\(startup|windowspowershell|powershell)\\.*|.*\.(lnk|url)",
-    re.IGNORECASE | re.DOTALL,
+_WINDOWS_CODE = (
+    r"(?is)[a-z]:\\(windows|program files|program files \(x86\)|programdata\\microsoft)\\.*"
+    r"|.*\\(startup|windowspowershell|powershell)\\.*|.*\.(lnk|url)"
 )
 
 
@@ -75,7 +73,7 @@ class CommandRules:
         """`text` is the caller's shell text, if any; `env` are only the names."""
         line = " ".join(argv)
         placed = f"cd {cwd} && {line}" if cwd else line
-        if pattern := next((one for one in self.deny if _match((line, placed, text or line), one)), None):
+        if pattern := next((pattern for pattern in self.deny if _match((line, placed, text or line), pattern)), None):
             return self._refusal("This command is refused", pattern)
         if self.allow and not self._allowed(placed):
             hint = " A command with cwd counts as cd DIRECTORY && COMMAND;" if cwd else ""
@@ -90,7 +88,7 @@ class CommandRules:
 
     def environment_objection(self, names: Iterable[str]) -> Refused | None:
         """A pattern for a command is useless if the caller controls which program its name means."""
-        steering = [name for name in names if _STEERING.fullmatch(name.strip())] if self else []
+        steering = [name for name in names if re.fullmatch(_STEERING, name.strip())] if self else []
         if not steering:
             return None
         return Refused(
@@ -106,7 +104,7 @@ class CommandRules:
 
     def write_objection(self, path: str) -> Refused | None:
         line = WRITE + path
-        if pattern := next((one for one in self.deny if _match((line,), one)), None):
+        if pattern := next((pattern for pattern in self.deny if _match((line,), pattern)), None):
             return self._refusal(f"Writing {path} is refused", pattern)
         if not self.allow:
             return None
@@ -131,13 +129,13 @@ class CommandRules:
 
     def _runs(self, path: str) -> bool:
         """Whether a pattern runs this file, or it belongs to the system's programs."""
-        if _CODE.fullmatch(path) or _WINDOWS_CODE.fullmatch(path) or path in _WHOLE_FOLDERS:
+        if re.fullmatch(_CODE, path) or re.fullmatch(_WINDOWS_CODE, path) or path in _WHOLE_FOLDERS:
             return True
         name = re.split(r"[/\\]", path)[-1]
         for pattern in self.allow:
             program, *words = pattern.split() if not pattern.startswith(WRITE) else [""]
             own_name = re.split(r"[/\\]", program)[-1]
-            if program and any(fnmatch.fnmatch(name, one) for one in (own_name, f"{own_name}.exe")):
+            if program and any(fnmatch.fnmatch(name, program_name) for program_name in (own_name, f"{own_name}.exe")):
                 return True
             if any(path.lower() == word.strip("\"';").lower() for word in words):
                 return True

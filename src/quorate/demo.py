@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.state.entries import fold
-from quorate.surfaces.terminal import ProgressBar, align
+from quorate.state.trail import fold
+from quorate.surfaces.rendering import ProgressBar, align
+from quorate.units import count_of
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -39,7 +40,7 @@ async def tour() -> int:
 async def _look_around(client: Client) -> None:
     _say("An MCP server on stdio, at access level read (the default)")
     tools = (await client.list_tools()).tools
-    _print(f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}")
+    _print(f"{count_of(len(tools), 'tool')}: {', '.join(tool.name for tool in tools)}")
     for name, arguments in (("cluster_status", {}), ("guest_list", {"limit": 12})):
         _say(f"{name} {json.dumps(arguments) if arguments else ''}".rstrip())
         await _show(client, name, arguments)
@@ -84,7 +85,7 @@ async def _server(environment: dict[str, str], access: str) -> AsyncIterator[Cli
 
     command = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "quorate", "serve", "--access", access],
+        args=["-m", "quorate", "serve", "--access", access, "--log-level", "warning"],  # the tour shows the answers
         env=environment,
         cwd=environment["XDG_CONFIG_HOME"],  # a folder without a .env
     )

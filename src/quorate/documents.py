@@ -1,12 +1,16 @@
-"""Read untrusted JSON and YAML: bounded in length, depth and time, with one kind of error."""
+"""Read what others send: bodies of HTTP responses, JSON and YAML, bounded in length, depth and time."""
 
 from __future__ import annotations
 
 import re
 import time
-from typing import Any, TypeVar
+import zlib
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    import aiohttp
 
 T = TypeVar("T")
 
@@ -55,10 +59,10 @@ def is_deeper(value: Any, deepest: int = DEEPEST) -> bool:
         if not level:
             return False
         level = [
-            held
-            for one in level
-            for held in (one.values() if type(one) is dict else one)
-            if type(held) is dict or type(held) is list
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
         ]
     return bool(level)
 
@@ -120,3 +124,64 @@ def _loader() -> Any:
 
 def _too_deep(deepest: int) -> str:
     return f"is nested more than {deepest} levels deep"
+
+
+# -- bodies of HTTP responses ------------------------------------------------------------------------------------------
+
+ACCEPTED = {"Accept-Encoding": "gzip, deflate"}
+"""Sent with every request: the encodings that `read_body` supports."""
+MOST_RATIO = 250
+"""Long tables of PVE reach fifty; a compression bomb reaches a thousand."""
+RATIO_COUNTS_FROM = 1 << 20
+PIECE = 1 << 16
+
+
+class BodyRefused(ValueError):
+    """It is too large or badly encoded. The message completes "the answer …"."""
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes | bytearray:
+    """The whole body, decompressed as it arrives, without a second copy.
+
+    The session must use auto_decompress=False.
+    """
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    unpacking = None if encoding in ("", "identity") else _Unpacking(encoding, most)
+    body: bytes | bytearray = b""
+    async for piece in response.content.iter_chunked(PIECE):
+        more = piece if unpacking is None else unpacking.feed(piece)
+        if isinstance(body, bytes):  # most have only one piece
+            body = bytearray(body) + more if body else more
+        else:
+            body += more
+        if len(body) > most:
+            raise BodyRefused(f"is longer than {most} bytes")
+    if unpacking is not None:
+        unpacking.finish()
+    return body
+
+
+class _Unpacking:
+    def __init__(self, encoding: str, most: int) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise BodyRefused(f"comes packed as {encoding[:40]!r}, which was not asked for")
+        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32 if encoding != "deflate" else zlib.MAX_WBITS)
+        self._most = most
+        self._received = self._unpacked = 0
+
+    def feed(self, piece: bytes) -> bytes:
+        self._received += len(piece)
+        try:
+            unpacked = self._zlib.decompress(piece, self._most + 1 - self._unpacked)
+        except zlib.error as error:
+            raise BodyRefused(f"cannot be unpacked: {error}") from None
+        self._unpacked += len(unpacked)
+        if self._unpacked > self._most:
+            raise BodyRefused(f"is longer than {self._most} bytes")
+        if self._unpacked > RATIO_COUNTS_FROM and self._unpacked > MOST_RATIO * self._received:
+            raise BodyRefused(f"unpacks to more than {MOST_RATIO} times its size")
+        return unpacked
+
+    def finish(self) -> None:
+        if self._received and not self._zlib.eof:
+            raise BodyRefused("breaks off")

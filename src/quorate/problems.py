@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from quorate.hints import Advice, Naming, Paragraph, Sentence, Wording, end_sentence, to_advice
 
@@ -104,7 +104,7 @@ class Problem(Exception):
     @property
     def wording(self) -> Wording:
         """The whole text, for results that each surface renders with its own names."""
-        return Paragraph(tuple(one for one in (self._what, self._why, self.advice) if one))
+        return Paragraph(tuple(part for part in (self._what, self._why, self.advice) if part))
 
 
 class BadArgument(Problem):
@@ -227,6 +227,17 @@ class GuestRefused(Problem):
 
 class SudoRefused(GuestRefused):
     """The login may not become the user that a command needs."""
+
+
+Result = TypeVar("Result")
+
+
+async def catch_problem(work: Awaitable[Result]) -> Result | Problem:
+    """The result, or the Problem that it raises: for reads in parallel of which one may fail."""
+    try:
+        return await work
+    except Problem as problem:
+        return problem
 
 
 def _to_sentence(text: str | Sentence) -> Sentence:

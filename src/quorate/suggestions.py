@@ -42,30 +42,30 @@ def similar(name: str, known: Iterable[str], count: int = 1, cutoff: float | Non
     import difflib  # only a mistake needs it
 
     names = list(dict.fromkeys(known))
-    if same := [one for one in names if one.casefold() == name.casefold()]:
+    if same := [candidate for candidate in names if candidate.casefold() == name.casefold()]:
         return same[:count]
     if cutoff is not None:
         return difflib.get_close_matches(name, names, count, cutoff)
-    slips = [one for one in names if _is_slip(name.casefold(), one.casefold())]
+    slips = [candidate for candidate in names if _is_slip(name.casefold(), candidate.casefold())]
     return difflib.get_close_matches(name, slips, count, 0.0)
 
 
-def _is_slip(given: str, known: str) -> bool:
+def _is_slip(typed: str, known: str) -> bool:
     """At most one letter in three is wrong, missing or swapped, or only the end is missing."""
-    if known.startswith(given) and len(given) >= 3 and 2 * len(given) >= len(known):
+    if known.startswith(typed) and len(typed) >= 3 and 2 * len(typed) >= len(known):
         return True
-    return _edits(given, known) <= max(1, len(given) // 3)
+    return _edits(typed, known) <= max(1, len(typed) // 3)
 
 
-def _edits(one: str, other: str) -> int:
+def _edits(word: str, other: str) -> int:
     """How many letters to insert, drop, replace or swap with their neighbor."""
     before: list[int] = []
     row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    for i, letter in enumerate(word, 1):
         before, last, row = row, before, [i]
         for j, there in enumerate(other, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != there))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == there:
+            if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == there:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]
@@ -76,36 +76,41 @@ def similar_tools(name: str, known: Iterable[str]) -> list[str]:
 
     A guess is taken for advice, so a tool that destroys must not be suggested for one that does something else.
     """
-    given = _words(name)
+    words = _words(name)
     names = list(known)
-    ranked = [(len(given) - len(_words(one)), one) for one in names if _say_the_same(given, _words(one))]
-    longer = [one for one in names if len(one) != len(name) and len(name) > SHORT_NAME]  # set is not a slip of get
-    slips = [one for one in longer if _edits(name.lower(), one) == 1]
-    best = [one for extra, one in sorted(ranked) if extra == min(ranked)[0]]
+    ranked = [
+        (len(words) - len(_words(candidate)), candidate)
+        for candidate in names
+        if _say_the_same(words, _words(candidate))
+    ]
+    # `set` is not a slip of `get`.
+    longer = [candidate for candidate in names if len(candidate) != len(name) and len(name) > SHORT_NAME]
+    slips = [candidate for candidate in longer if _edits(name.lower(), candidate) == 1]
+    best = [candidate for extra, candidate in sorted(ranked) if extra == min(ranked)[0]]
     return best[:MAX_TOOLS] or slips[:MAX_TOOLS]
 
 
-def _say_the_same(given: list[str], known: list[str]) -> bool:
-    if "".join(given) == "".join(known):
+def _say_the_same(words: list[str], known: list[str]) -> bool:
+    if "".join(words) == "".join(known):
         return True
-    left = list(given)
+    left = list(words)
     for word in known:
-        fitting = next((one for one in left if _similar_words(one, word)), None)
+        fitting = next((candidate for candidate in left if _similar_words(candidate, word)), None)
         if fitting is None:
             return False
         left.remove(fitting)
     return len(left) <= EXTRA_WORDS
 
 
-def _similar_words(one: str, other: str) -> bool:
+def _similar_words(word: str, other: str) -> bool:
     """A slip is rarely in the first letter (`lock` is not `unlock`) and rarely costs more than one letter."""
     import difflib
 
-    if other == "set" and one in SETTING:
+    if other == "set" and word in SETTING:
         return True
-    if one[:1] != other[:1] or (abs(len(one) - len(other)) > 1 and not other.startswith(one)):
+    if word[:1] != other[:1] or (abs(len(word) - len(other)) > 1 and not other.startswith(word)):
         return False
-    return difflib.SequenceMatcher(None, one, other).ratio() >= SIMILAR_WORDS
+    return difflib.SequenceMatcher(None, word, other).ratio() >= SIMILAR_WORDS
 
 
 def _words(name: str) -> list[str]:

@@ -93,14 +93,14 @@ async def test_a_revoked_token_sends_the_page_to_the_login(tmp_path):
 async def test_freezing_shows_on_every_open_page(tmp_path):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
-        async with surfing(quorate, token) as one, surfing(quorate, token) as other:
+        async with surfing(quorate, token) as freezing, surfing(quorate, token) as other:
             await other.go("/inventory")
-            await one.go("/freeze")
-            await one.page.get_by_label("Reason").fill("moving house")
-            await one.page.get_by_label("Operator's passphrase").fill(PASSPHRASE)
-            await one.page.get_by_role("button", name="Freeze all changes").click()
+            await freezing.go("/freeze")
+            await freezing.page.get_by_label("Reason").fill("moving house")
+            await freezing.page.get_by_label("Operator's passphrase").fill(PASSPHRASE)
+            await freezing.page.get_by_role("button", name="Freeze all changes").click()
             await other.page.wait_for_selector("text=All changes are frozen")
-            assert not one.complaints + other.complaints
+            assert not freezing.complaints + other.complaints
 
 
 @pytest.mark.parametrize("viewport", [None, PHONE], ids=["desktop", "phone"])
@@ -123,9 +123,9 @@ async def test_every_page_fits_the_screen_and_has_nothing_serious_for_axe(tmp_pa
                     wide = await operator.page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     assert wide <= 0, f"{name} is {wide} pixels too wide"
                     await operator.page.evaluate(axe)
-                    found = await operator.page.evaluate("axe.run().then(found => found.violations)")
-                    severe = [one for one in found if one["impact"] in ("serious", "critical")]
-                    serious = [(one["id"], one["nodes"][0]["html"]) for one in severe]
+                    violations = await operator.page.evaluate("axe.run().then(found => found.violations)")
+                    severe = [violation for violation in violations if violation["impact"] in ("serious", "critical")]
+                    serious = [(violation["id"], violation["nodes"][0]["html"]) for violation in severe]
                     assert not serious, (name, scheme, serious)
                 assert not operator.complaints
 
@@ -170,7 +170,7 @@ async def test_markup_in_names_and_notes_runs_nothing(tmp_path):
             for path in PAGES.values():
                 await operator.go(path)
                 await operator.page.wait_for_load_state("load")
-            assert not [one for one in operator.complaints if one.startswith(("dialog", "request"))]
+            assert not [complaint for complaint in operator.complaints if complaint.startswith(("dialog", "request"))]
 
 
 async def test_another_site_can_neither_frame_the_console_nor_send_its_forms(tmp_path):

@@ -42,12 +42,14 @@ async (page) => {
 
 async def _show(quorate: Web, surfer: Any, tool: str, arguments: dict[str, Any]) -> Any:
     async with quorate.client() as client:
-        listed = {one.name: one for one in (await client.list_tools()).tools}
+        listed = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert listed[tool].meta is None  # this client knows no views
         answer = await client.call_tool(tool, arguments)
 
-        async def call(name: str, given: dict[str, Any]) -> Any:
-            return json.loads((await client.call_tool(name, given)).model_dump_json(by_alias=True, exclude_none=True))
+        async def call(name: str, arguments: dict[str, Any]) -> Any:
+            return json.loads(
+                (await client.call_tool(name, arguments)).model_dump_json(by_alias=True, exclude_none=True)
+            )
 
         operation = find_operation(tool)
         assert operation is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.approvals import Approvals, Remark, RemarkKind, Request
 from quorate.state.store import open_store
 from tests.rigs.processes import completed
@@ -65,9 +65,9 @@ def deny(environ: Mapping[str, str], id: str, reason: str) -> None:
 def state_of(environ: Mapping[str, str], id: str) -> str:
     async def look() -> str:
         async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
-            found = await Approvals(store).get(id)
-            assert found is not None
-            return found.state.value
+            approval = await Approvals(store).get(id)
+            assert approval is not None
+            return approval.state.value
 
     return asyncio.run(look())
 
@@ -82,15 +82,15 @@ def set_passphrase(environ: Mapping[str, str]) -> None:
 
 
 def answer(screen: Terminal, *tries: str) -> int:
-    for one in tries:
+    for line in tries:
         screen.expect("Operator's passphrase:")
-        screen.type(one)
+        screen.type(line)
     return screen.end()
 
 
 def plainly(environ: Mapping[str, str], *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Without any terminal, as an agent's shell would run it."""
-    return completed(*arguments, environ=environ, given=typed)
+    return completed(*arguments, environ=environ, typed=typed)
 
 
 def test_the_operator_approves_with_the_passphrase(environ: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ def test_the_whole_plan_is_shown_with_what_is_to_be_known(environ: Mapping[str, 
     assert not any(line.startswith("approved") for line in shown.splitlines())
 
 
-def test_the_list_says_in_words_how_each_stands_and_what_is_missing(environ: Mapping[str, str]) -> None:
+def test_the_list_describes_the_state_of_each_request_and_what_is_missing(environ: Mapping[str, str]) -> None:
     pending(environ)
     listed = plainly(environ, "approvals")
     assert "waits for an answer" in listed.stdout
@@ -145,11 +145,11 @@ def test_without_a_passphrase_nothing_can_be_approved(environ: Mapping[str, str]
 
 
 @pytest.mark.parametrize("way", ["pipe", "environment"])
-def test_neither_a_pipe_nor_a_variable_stands_in_for_the_operator(environ: Mapping[str, str], way: str) -> None:
+def test_neither_a_pipe_nor_a_variable_replaces_the_operator(environ: Mapping[str, str], way: str) -> None:
     set_passphrase(environ)
     asked = pending(environ)
-    given = {**environ, "QUORATE_PASSPHRASE": PASSPHRASE} if way == "environment" else environ
-    done = plainly(given, "approvals", "approve", asked, typed=f"{PASSPHRASE}\n" * 5)
+    variables = {**environ, "QUORATE_PASSPHRASE": PASSPHRASE} if way == "environment" else environ
+    done = plainly(variables, "approvals", "approve", asked, typed=f"{PASSPHRASE}\n" * 5)
     assert done.returncode != 0
     assert "typed at a terminal" in done.stderr
     assert state_of(environ, asked) == "pending"
@@ -175,7 +175,7 @@ def test_the_list_cannot_be_drawn_upon_by_a_guests_name(environ: Mapping[str, st
     assert len(shown.splitlines()) == 1
 
 
-def test_an_id_that_is_not_there_is_said_so(environ: Mapping[str, str]) -> None:
+def test_an_unknown_id_is_reported(environ: Mapping[str, str]) -> None:
     set_passphrase(environ)
     done = plainly(environ, "approvals", "show", "nope")
     assert done.returncode == 1

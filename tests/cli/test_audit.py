@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.store import open_store
 from quorate.state.trail import open_trail
 from tests.rigs.cli import quorate

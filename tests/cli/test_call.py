@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from pve_simulator.simulator import SimulatedCluster
-from quorate.cli.tool_help import example, explain_native
+from quorate.cli.tools import example, explain_native
+from quorate.operations.arguments import decode
 from quorate.operations.registry import TOOLSETS, operations
-from quorate.pipeline.arguments import decode
 from quorate.suggestions import similar_tools
-from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
+from quorate.surfaces.arguments import example_pairs, parse_pairs
 from tests.rigs import cli
 from tests.rigs.mcp_session import rig, text_of
 from tests.rigs.simulator import pointed_at, running_sim
@@ -115,11 +115,11 @@ NOT_IN_THE_DEMO = {
 
 
 @pytest.mark.anyio
-async def test_every_example_about_a_cluster_runs_as_it_stands(tmp_path: Path) -> None:
+async def test_every_example_about_a_cluster_runs_unchanged(tmp_path: Path) -> None:
     async with rig(tmp_path, ssh=True) as quorate:
         for operation in operations(TOOLSETS).values():
-            given = parse_pairs(example_pairs(operation), operation.schema())
-            answer = await quorate.call(operation.name, **given | ({"dry_run": True} if operation.changes else {}))
+            pairs = parse_pairs(example_pairs(operation), operation.schema())
+            answer = await quorate.call(operation.name, **pairs | ({"dry_run": True} if operation.changes else {}))
             expected = NOT_IN_THE_DEMO.get(operation.name, "")
             assert answer.is_error is bool(expected), f"{operation.name}: {text_of(answer)}"
             assert expected in text_of(answer)
@@ -138,14 +138,14 @@ OVER_THE_NETWORK = {"script_run": "it fetches the script of the day"}
 
 
 @pytest.mark.anyio
-async def test_every_example_about_workloads_services_and_scripts_runs_as_it_stands(tmp_path: Path) -> None:
+async def test_every_example_about_workloads_services_and_scripts_runs_unchanged(tmp_path: Path) -> None:
     toolsets = ("workloads", "services", "scripts")
     async with rig(tmp_path, ssh=True, toolsets=toolsets) as quorate:
         for operation in operations(toolsets).values():
             if operation.name in OVER_THE_NETWORK:
                 continue
-            given = parse_pairs(example_pairs(operation), operation.schema())
-            answer = await quorate.call(operation.name, **given | ({"dry_run": True} if operation.changes else {}))
+            pairs = parse_pairs(example_pairs(operation), operation.schema())
+            answer = await quorate.call(operation.name, **pairs | ({"dry_run": True} if operation.changes else {}))
             expected = NOT_ON_ITS_HOSTS.get(operation.name, "")
             assert answer.is_error is bool(expected), f"{operation.name}: {text_of(answer)}"
             assert expected in text_of(answer)
@@ -165,10 +165,10 @@ def test_the_tools_of_another_server_are_listed_with_the_access_that_each_needs(
     ]
     assert ["proxmox_get_vms", "read", "read"] in listed
     assert ["proxmox_delete_vm", "destroy", "admin"] in listed
-    one = quorate(environ, "tools", "--surface", "gilby125", "proxmox_delete_vm").stdout
+    text = quorate(environ, "tools", "--surface", "gilby125", "proxmox_delete_vm").stdout
     for words in ("needs --access admin", "PROXMOX_ALLOW_ELEVATED", "guest_delete", "vmid="):
-        assert words in one
-    assert quorate(environ, "call", "--surface", "gilby125", "proxmox_delete_vm", "--help").stdout == one
+        assert words in text
+    assert quorate(environ, "call", "--surface", "gilby125", "proxmox_delete_vm", "--help").stdout == text
     (as_json,) = json.loads(quorate(environ, "tools", "--surface", "gilby125", "proxmox_delete_vm", "--json").stdout)
     assert as_json["name"] == "proxmox_delete_vm"
 
@@ -180,8 +180,8 @@ def test_a_tool_of_another_server_is_run_by_its_own_name_and_through_the_same_ga
         as_json = quorate(settings, "call", "--surface", "solomonneas", "proxmox_list_vms", "--json")
         assert as_json.returncode == 0, as_json.stderr
         assert json.loads(as_json.stdout)
-        found = quorate(settings, "call", "--surface", "lean", "pve_find", "words=list guests")
-        assert "guest_list" in found.stdout
+        listed = quorate(settings, "call", "--surface", "lean", "pve_find", "words=list guests")
+        assert "guest_list" in listed.stdout
         stop = ("call", "--surface", "gilby125", "proxmox_stop_vm", "node=pve1", "vmid=100")
         refused = quorate({**settings, "PROXMOX_ALLOW_ELEVATED": "true"}, *stop, "--access", "read")
         assert refused.returncode == 1
@@ -189,7 +189,7 @@ def test_a_tool_of_another_server_is_run_by_its_own_name_and_through_the_same_ga
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         (("call", "proxmox_delete_vm"), ("gilby125", "guest_delete")),
         (("tools", "proxmox_delete_vm"), ("gilby125", "guest_delete")),
@@ -200,11 +200,11 @@ def test_a_tool_of_another_server_is_run_by_its_own_name_and_through_the_same_ga
     ],
 )
 def test_a_name_of_another_surface_is_answered_with_the_way_to_it(
-    environ: dict[str, str], arguments: tuple[str, ...], wanted: tuple[str, ...]
+    environ: dict[str, str], arguments: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     done = quorate(environ, *arguments)
     assert done.returncode == 2
-    for words in wanted:
+    for words in expected:
         assert words in done.stderr
 
 
@@ -214,7 +214,7 @@ def test_no_tool_is_suggested_that_does_something_else(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "suggestion"),
     [
         ("geust_list", "Did you mean 'guest_list'?"),
         ("uest_list", "Did you mean 'guest_list'?"),
@@ -223,10 +223,10 @@ def test_no_tool_is_suggested_that_does_something_else(name: str) -> None:
         ("snapshot", "snapshot_create"),
     ],
 )
-def test_a_mistyped_tool_gets_a_suggestion(environ: dict[str, str], name: str, wanted: str) -> None:
+def test_a_mistyped_tool_gets_a_suggestion(environ: dict[str, str], name: str, suggestion: str) -> None:
     done = quorate(environ, "call", "--demo", name)
     assert done.returncode == 2
-    assert wanted in done.stderr
+    assert suggestion in done.stderr
     assert "_delete" not in done.stderr
     assert "_destroy" not in done.stderr
 
@@ -239,19 +239,19 @@ def test_the_command_alone_prints_a_short_help(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("words", "meant"),
     [
         (["docker01"], {"guest": "docker01"}),
         (["docker01", "detail=true"], {"guest": "docker01", "detail": "true"}),
         (["guest=docker01"], {"guest": "docker01"}),
     ],
 )
-def test_the_obvious_argument_needs_no_key(given: list[str], meant: dict[str, str]) -> None:
-    assert parse_pairs(given, operations()["guest_get"].schema()) == meant
+def test_the_obvious_argument_needs_no_key(words: list[str], meant: dict[str, str]) -> None:
+    assert parse_pairs(words, operations()["guest_get"].schema()) == meant
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "meant"),
+    ("tool", "line", "meant"),
     [
         ("guest_power", "docker01 start", {"guest": "docker01", "action": "start"}),
         ("guest_exec", "docker01 'echo a=b'", {"guest": "docker01", "command": "echo a=b"}),
@@ -271,8 +271,8 @@ def test_the_obvious_argument_needs_no_key(given: list[str], meant: dict[str, st
         ("host_logs", "nas smartd", {"host": "nas", "unit": "smartd"}),
     ],
 )
-def test_values_without_a_key_fill_the_obvious_arguments(tool: str, given: str, meant: dict[str, str]) -> None:
-    assert parse_pairs(shlex.split(given), operations()[tool].schema()) == meant
+def test_values_without_a_key_fill_the_obvious_arguments(tool: str, line: str, meant: dict[str, str]) -> None:
+    assert parse_pairs(shlex.split(line), operations()[tool].schema()) == meant
 
 
 def test_a_value_that_is_not_obvious_is_a_usage_error(environ: dict[str, str]) -> None:
@@ -283,12 +283,24 @@ def test_a_value_that_is_not_obvious_is_a_usage_error(environ: dict[str, str]) -
     assert quorate(environ, "call", "--demo", "guest_get", "docker01").returncode == 0
 
 
-def test_a_closed_pipe_leaves_no_traceback(environ: dict[str, str]) -> None:
-    command = shlex.join([sys.executable, "-m", "quorate", "call", "--demo", "guest_list"])
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"{command} | true"], capture_output=True, text=True, env=environ, check=False
-    )
-    assert done.stderr == ""
+@pytest.mark.parametrize(
+    "words",
+    [
+        "call --demo guest_list", "call guest_power --help", "call pve_read --surface lean --help", "serve --help",
+        "tools", "tools --json", "help", "--help", "--version", "completion bash", "",
+    ],
+)  # fmt: skip
+def test_a_closed_pipe_leaves_no_traceback(environ: dict[str, str], words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "quorate", *shlex.split(words)]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environ, check=False)
+    finally:
+        os.close(writer)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("words", ["call --demo guest_list", "tools --json"])
@@ -412,6 +424,6 @@ def test_nothing_configured_names_the_ways_on(environ: dict[str, str]) -> None:
 def test_the_exit_status_is_that_of_a_failed_command(
     environ: dict[str, str], words: str, result: str, status: int
 ) -> None:
-    given = ["--demo", *shlex.split(words), "--access", "admin", "--approval", "none", "--json"]
-    done = quorate(environ, "call", *given)
+    arguments = ["--demo", *shlex.split(words), "--access", "admin", "--approval", "none", "--json"]
+    done = quorate(environ, "call", *arguments)
     assert (json.loads(done.stdout)["result"], done.returncode) == (result, status)

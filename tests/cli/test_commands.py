@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,30 @@ def test_a_command_that_does_not_exist_gets_a_hint(tmp_path, command: str, hint:
     ended = run(command, cwd=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr == f"quorate: There is no command '{command}'. {hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["call", "guest_list", "nonsense=1"], 2),
+        (["call", "guest_list", "limit=abc"], 2),
+        (["call", "guest_get"], 2),
+        (["call", "no_such_tool"], 2),
+        (["call", "--surface", "lean", "pve_read", "operation=nonsense"], 2),
+        (["call", "guest_get", "guest=nonsense"], 1),
+        (["call", "guest_delete", "guest=100"], 1),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_a_refusal_with_1(simulator, tmp_path, arguments: list[str], code: int):
+    _, settings = simulator
+    assert run(*arguments, cwd=tmp_path, **settings).returncode == code
+
+
+def test_help_shows_the_commands_in_groups(tmp_path):
+    shown = run("--help", cwd=tmp_path).stdout
+    groups = re.findall(r"^  ([a-z ]+):$", shown, re.MULTILINE)
+    assert groups == ["set up", "use", "supervise", "serve a network", "hosts", "try"]
+    assert shown.index("supervise:") < shown.index("    approvals") < shown.index("serve a network:")
 
 
 def test_help_is_a_command_too(tmp_path):
@@ -189,7 +214,7 @@ async def test_serve_speaks_mcp_on_stdio_even_while_the_cluster_is_down(tmp_path
 async def test_serve_speaks_streamable_http_on_loopback(tmp_path):
     with running("serve", "--demo", "--http", "127.0.0.1:0", cwd=tmp_path) as server:
         line = await asyncio.to_thread(server.stderr.readline)
-        url = line.removeprefix("quorate: listening on ").strip()
+        url = line.partition(" listening on ")[2].strip()
         for mode in ("auto", "legacy"):
             async with Client(url, mode=mode) as client:
                 answer = await client.call_tool("cluster_status", {})
@@ -212,7 +237,7 @@ def test_serve_refuses_to_listen_beyond_loopback(tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_demo_ends_by_itself_and_shows_the_main_job(tmp_path):
+def test_the_demo_shows_the_main_job_and_ends(tmp_path):
     ended = run("demo", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     for words in ("refused:", "dry run", "result: done", '"mcpServers"', "guest_list"):
@@ -236,11 +261,15 @@ def test_a_fault_with_a_part_missing_is_refused_with_how_it_is_written(tmp_path)
 def test_a_server_that_starts_imports_nothing_of_the_simulator(tmp_path: Path) -> None:
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n"
-    given = {"PROXMOX_URL": "https://127.0.0.1:1", "PROXMOX_TOKEN_ID": "root@pam!quorate", "PROXMOX_TOKEN_SECRET": "0"}
+    connection = {
+        "PROXMOX_URL": "https://127.0.0.1:1",
+        "PROXMOX_TOKEN_ID": "root@pam!quorate",
+        "PROXMOX_TOKEN_SECRET": "0",
+    }
     served = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "quorate", "serve"],
         input=sent, capture_output=True, text=True, timeout=60, cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **given},
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **connection},
     )  # fmt: skip
     assert '"serverInfo"' in served.stdout
     assert "quorate.pipeline" in served.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -15,12 +16,12 @@ import pytest
 
 from pve_simulator.demo_world import build_demo_world
 from pve_simulator.world import World
-from quorate.homelab.host import Host
-from quorate.homelab.registry import Hosts
+from quorate.homelab.host import Host, Hosts
 from quorate.operations.registry import operations
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.store import open_store
 from tests.rigs.cli import quorate
+from tests.rigs.processes import running
 from tests.rigs.simulator import pointed_at, running_sim
 
 PACKAGES = ("fish", "zsh")
@@ -100,40 +101,46 @@ def offered(shell: str, environ: Mapping[str, str], line: str) -> set[str]:
     (Path(environ["HOME"]) / "found").unlink(missing_ok=True)
     typed = line.rpartition(" ")[2]
     key = typed[: typed.find("=") + 1]
-    return {one.partition("\t")[0].removeprefix(key) for one in asked(shell, environ, line).splitlines() if one}
+    return {word.partition("\t")[0].removeprefix(key) for word in asked(shell, environ, line).splitlines() if word}
 
+
+FORMS: tuple[tuple[str, set[str]], ...] = (
+    ("quorate doc", {"doctor"}),
+    ("quorate serve --acc", {"--access"}),
+    ("quorate serve --access ", {"read", "operate", "admin"}),
+    ("quorate serve --toolsets guests,ho", {"guests,homelab", "guests,host_admin", "guests,hosts"}),
+    ("quorate call guest_power act", {"action="}),
+    ("quorate call guest_power guest=1 action=sh", {"shutdown"}),
+    ("quorate nonsense ", set()),
+)
+"""One line for each form of word that a shell splits, completes or leaves alone in its own way."""
 
 LINES: tuple[tuple[str, set[str]], ...] = (
-    ("quorate serve --acc", {"--access"}),
-    ("quorate doc", {"doctor"}),
-    ("quorate serve --access ", {"read", "operate", "admin"}),
+    *FORMS,
     ("quorate approvals a", {"approve"}),
-    ("quorate call guest_power guest=1 action=sh", {"shutdown"}),
     ("quorate call guest_po", {"guest_power"}),
     ("quorate tools snapshot_r", {"snapshot_rollback"}),
-    ("quorate call guest_power act", {"action="}),
-    ("quorate serve --toolsets guests,ho", {"guests,homelab", "guests,host_admin", "guests,hosts"}),
     ("quorate call guest_power dry_run=", {"true", "false"}),
     ("quorate policy explain guest_del", {"guest_delete"}),
     ("quorate completion z", {"zsh"}),
-    ("quorate nonsense ", set()),
     ("quorate serve --toolsets ho", {"homelab", "host_admin", "hosts"}),
+    ("quorate serve --toolsets +host_", {"+host_admin"}),
     ("quorate tools --surface l", {"lean"}),
     ("quorate call no_such_tool a", set()),
 )
 
 
-@pytest.mark.parametrize(("line", "wanted"), LINES)
+@pytest.mark.parametrize(("line", "words"), LINES)
 def test_commands_options_tools_arguments_and_choices_are_completed(
-    environ: dict[str, str], line: str, wanted: set[str]
+    environ: dict[str, str], line: str, words: set[str]
 ) -> None:
     done = quorate("completion", "words", "--", *line.split(" ")[1:], environ=environ)
-    assert {one if one.endswith("=") else one.rpartition("=")[2] for one in done.stdout.splitlines()} == wanted
+    assert {word if word.endswith("=") else word.rpartition("=")[2] for word in done.stdout.splitlines()} == words
 
 
-@pytest.mark.parametrize(("line", "wanted"), LINES)
-def test_shells_offer_what_quorate_completes(shell: str, environ: dict[str, str], line: str, wanted: set[str]) -> None:
-    assert offered(shell, environ, line) == wanted
+@pytest.mark.parametrize(("line", "words"), FORMS)
+def test_shells_offer_what_quorate_completes(shell: str, environ: dict[str, str], line: str, words: set[str]) -> None:
+    assert offered(shell, environ, line) == words
 
 
 @ONE_SHELL
@@ -158,8 +165,34 @@ def test_hosts_are_completed_by_name_wherever_a_tool_takes_one(shell: str, envir
     assert offered(shell, environ, "quorate call host_verify host=") == {"nas", "pi"}
     assert offered(shell, environ, "quorate trust n") == {"nas"}
     with running_sim() as sim:
-        found = offered(shell, {**environ, **pointed_at(sim)}, "quorate call host_exec host=p")
-        assert {"pi", "pve1", "pihole"} <= found
+        names = offered(shell, {**environ, **pointed_at(sim)}, "quorate call host_exec host=p")
+        assert {"pi", "pve1", "pihole"} <= names
+
+
+def test_ids_of_runs_findings_requests_and_tokens_are_completed_with_what_they_are_about(
+    environ: dict[str, str],
+) -> None:
+    def completed(*words: str) -> dict[str, str]:
+        done = quorate("completion", "described", "--", *words, "", environ=settings)
+        return dict(line.split("\t", 1) for line in done.stdout.splitlines())
+
+    with running_sim() as sim:
+        settings = {**environ, **pointed_at(sim), "QUORATE_ACCESS": "admin"}
+        assert completed("runs", "show") == {}, "nothing is stored yet"
+        quorate("call", "run_evacuate", "node=pve1", environ=settings)
+        quorate("watch", "--once", environ=settings)
+        quorate("tokens", "create", "alice", environ=settings)
+        with running("call", "guest_delete", "guest=test-vm", environ=settings) as waiting:
+            request = waiting.stderr.readline().split()[4].rstrip(":")
+    (run,) = json.loads(quorate("runs", "--json", environ=settings).stdout)
+    findings = {finding["id"] for finding in json.loads(quorate("watch", "list", "--json", environ=settings).stdout)}
+    for words in (("runs", "show"), ("runs", "abort")):
+        assert completed(*words) == {run["id"]: f"running: {run['title']}"}
+    assert {*completed("watch", "acknowledge")} == findings != set()
+    assert "test-vm" in completed("approvals", "approve")[request]
+    assert completed("tokens", "revoke") == {"alice": "read"}
+    done = quorate("completion", "words", "--", "call", "run_get", "run=", environ=settings)
+    assert done.stdout == f"run={run['id']}\n"
 
 
 @ONE_SHELL
@@ -171,7 +204,7 @@ def test_a_name_that_a_shell_would_run_is_not_offered(shell: str, environ: dict[
     with running_sim(build=build) as sim:
         names = offered(shell, {**environ, **pointed_at(sim)}, "quorate call guest_get guest=")
     assert "router" in names
-    assert not any("home" in one for one in names)
+    assert not any("home" in name for name in names)
     assert not (Path(environ["HOME"]) / "owned").exists()
 
 

@@ -17,12 +17,13 @@ import pytest
 from pve_simulator.simulator import SimulatedCluster
 from quorate.cli.grants import grant_script
 from quorate.homelab.host import Host as Registered
-from quorate.homelab.registry import Hosts
+from quorate.homelab.host import Hosts
 from quorate.operations.registry import TOOLSETS
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.store import open_store
 from tests.rigs.cli import quorate
 from tests.rigs.expired_certificate import expired_server
+from tests.rigs.silent_host import silent
 from tests.rigs.simulator import pveum, run_script, running_sim
 from tests.rigs.ssh_server import Host, serving
 from tests.rigs.terminal import terminal
@@ -56,9 +57,9 @@ def examined(environ: Mapping[str, str], *arguments: str) -> tuple[int, list[dic
     return done.returncode, told["findings"]
 
 
-def one(findings: list[dict[str, Any]], check: str) -> dict[str, Any]:
-    (found,) = [finding for finding in findings if finding["check"] == check]
-    return found
+def finding_of(findings: list[dict[str, Any]], check: str) -> dict[str, Any]:
+    (matching,) = [finding for finding in findings if finding["check"] == check]
+    return matching
 
 
 def test_all_is_well_is_said_check_by_check(environ: dict[str, str]) -> None:
@@ -81,7 +82,7 @@ def test_a_mistake_in_the_settings_is_named(environ: dict[str, str], tmp_path: P
     (tmp_path / "config.toml").write_text('acces = "read"\n')
     code, findings = examined({**environ, "QUORATE_CONFIG": str(tmp_path / "config.toml")})
     assert code == 1
-    assert "acces" in one(findings, "settings")["says"]
+    assert "acces" in finding_of(findings, "settings")["says"]
     assert len(findings) == 1
 
 
@@ -89,31 +90,31 @@ def test_a_name_that_nobody_knows_ends_the_checks_of_that_cluster(environ: dict[
     with running_sim() as sim:
         code, findings = examined({**environ, **pointed_at(sim, PROXMOX_URL="https://pve.invalid:8006")})
     assert code == 1
-    assert one(findings, "name")["state"] == "fail"
-    assert "IP address" in one(findings, "name")["do"]
+    assert finding_of(findings, "name")["state"] == "fail"
+    assert "IP address" in finding_of(findings, "name")["do"]
     assert [finding["state"] for finding in findings[-3:]] == ["skip", "skip", "skip"]
 
 
-def test_a_refused_port_is_told_from_a_silent_host(environ: dict[str, str]) -> None:
+def test_a_refused_port_and_a_silent_host_have_different_errors(environ: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with running_sim() as sim:
         code, findings = examined({**environ, **pointed_at(sim, PROXMOX_URL=f"https://127.0.0.1:{port}")})
     assert code == 1
-    assert f"refuses connections on port {port}" in one(findings, "connection")["says"]
-    assert "8006" in one(findings, "connection")["do"]
+    assert f"refuses connections on port {port}" in finding_of(findings, "connection")["says"]
+    assert "8006" in finding_of(findings, "connection")["do"]
 
 
 def test_an_address_that_no_host_can_have_is_refused_by_the_system_in_its_own_words(environ: dict[str, str]) -> None:
     with running_sim() as sim:
         code, findings = examined({**environ, **pointed_at(sim, PROXMOX_URL="https://255.255.255.255:8006")})
     assert code == 1
-    says = one(findings, "connection")["says"]
+    says = finding_of(findings, "connection")["says"]
     assert says.startswith("No connection to 255.255.255.255 on port 8006: ")
     assert "Connect call" not in says
 
 
-def test_a_server_without_tls_is_told(environ: dict[str, str]) -> None:
+def test_a_server_without_tls_is_named(environ: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
 
         def answer() -> None:
@@ -129,7 +130,7 @@ def test_a_server_without_tls_is_told(environ: dict[str, str]) -> None:
             code, findings = examined({**environ, **pointed_at(sim, PROXMOX_URL=url)})
         thread.join(10)
     assert code == 1
-    assert "does not speak TLS" in one(findings, "certificate")["says"]
+    assert "does not speak TLS" in finding_of(findings, "certificate")["says"]
 
 
 def test_a_certificate_of_pves_own_ca_is_shown_with_its_fingerprint(environ: dict[str, str]) -> None:
@@ -138,8 +139,8 @@ def test_a_certificate_of_pves_own_ca_is_shown_with_its_fingerprint(environ: dic
         del settings["PROXMOX_CA_FILE"]
         code, findings = examined({**environ, **settings})
         assert code == 1
-        assert sim.fingerprint in one(findings, "certificate")["says"]
-        assert "PROXMOX_FINGERPRINT" in one(findings, "certificate")["do"]
+        assert sim.fingerprint in finding_of(findings, "certificate")["says"]
+        assert "PROXMOX_FINGERPRINT" in finding_of(findings, "certificate")["do"]
         assert examined({**environ, **settings, "PROXMOX_FINGERPRINT": sim.fingerprint})[0] == 0
 
 
@@ -150,18 +151,18 @@ def test_a_pin_that_does_not_match_warns_of_someone_in_between(environ: dict[str
         code, findings = examined({**environ, **settings})
         assert ("GET", "/version") not in sim.requests
     assert code == 1
-    assert "not the pinned one" in one(findings, "certificate")["says"]
-    assert "intercepting" in one(findings, "certificate")["do"]
+    assert "not the pinned one" in finding_of(findings, "certificate")["says"]
+    assert "intercepting" in finding_of(findings, "certificate")["do"]
 
 
-def test_a_name_that_the_certificate_does_not_have_is_told_with_those_it_has(environ: dict[str, str]) -> None:
+def test_a_name_that_is_not_in_the_certificate_is_shown_with_those_that_are(environ: dict[str, str]) -> None:
     with running_sim() as sim:
         url = sim.url.replace("127.0.0.1", "127.0.0.2")
         with Forwarder("127.0.0.2", int(sim.url.rpartition(":")[2])):
             code, findings = examined({**environ, **pointed_at(sim, PROXMOX_URL=url)})
     assert code == 1
-    assert "not valid for" in one(findings, "certificate")["says"]
-    assert "localhost" in one(findings, "certificate")["do"]
+    assert "not valid for" in finding_of(findings, "certificate")["says"]
+    assert "localhost" in finding_of(findings, "certificate")["do"]
 
 
 def test_an_expired_certificate_is_refused_by_a_ca_and_warned_of_where_it_is_pinned(
@@ -174,11 +175,11 @@ def test_an_expired_certificate_is_refused_by_a_ca_and_warned_of_where_it_is_pin
             "PROXMOX_TOKEN_SECRET": "x",
         }
         _, findings = examined({**environ, **settings, "PROXMOX_CA_FILE": ca_file})
-        assert one(findings, "certificate")["state"] == "fail"
-        assert "expired" in one(findings, "certificate")["says"]
-        assert "pvecm updatecerts" in one(findings, "certificate")["do"]
+        assert finding_of(findings, "certificate")["state"] == "fail"
+        assert "expired" in finding_of(findings, "certificate")["says"]
+        assert "pvecm updatecerts" in finding_of(findings, "certificate")["do"]
         _, findings = examined({**environ, **settings, "PROXMOX_FINGERPRINT": fingerprint})
-        assert one(findings, "certificate")["state"] == "warn"
+        assert finding_of(findings, "certificate")["state"] == "warn"
 
 
 def test_a_wrong_token_skips_what_needs_a_login(environ: dict[str, str]) -> None:
@@ -209,10 +210,10 @@ def test_missing_privileges_are_named_by_toolset_and_the_commands_grant_them(
         settings = pointed_at(sim, PROXMOX_TOKEN_ID="quorate@pve!mcp", PROXMOX_TOKEN_SECRET=secret)
         code, findings = examined({**environ, **settings}, "--access", "operate")
         assert code == 1
-        lacking = one(findings, "toolset guests")
+        lacking = finding_of(findings, "toolset guests")
         assert lacking["state"] == "fail"
         assert "VM.PowerMgmt" in lacking["says"]
-        pveum(sim, one(findings, "privileges")["commands"])
+        pveum(sim, finding_of(findings, "privileges")["commands"])
         code, findings = examined({**environ, **settings}, "--access", "operate")
         assert code == 0, findings
 
@@ -224,7 +225,7 @@ def test_rights_on_some_guests_only_are_no_failure(environ: dict[str, str]) -> N
         settings = pointed_at(sim, PROXMOX_TOKEN_ID="quorate@pve!mcp", PROXMOX_TOKEN_SECRET=secret)
         code, findings = examined({**environ, **settings})
     assert code == 0, findings
-    assert one(findings, "toolset guests")["state"] == "warn"
+    assert finding_of(findings, "toolset guests")["state"] == "warn"
 
 
 def test_a_state_that_cannot_be_written_fails(environ: dict[str, str], tmp_path: Path) -> None:
@@ -233,9 +234,9 @@ def test_a_state_that_cannot_be_written_fails(environ: dict[str, str], tmp_path:
         settings = {**environ, **pointed_at(sim), "QUORATE_STATE": str(tmp_path / "a-file" / "state.sqlite")}
         code, findings = examined(settings)
     assert code == 1
-    assert one(findings, "state")["state"] == "fail"
-    assert one(findings, "state")["do"]
-    assert one(findings, "audit trail, passphrase")["state"] == "skip"
+    assert finding_of(findings, "state")["state"] == "fail"
+    assert finding_of(findings, "state")["do"]
+    assert finding_of(findings, "audit trail, passphrase")["state"] == "skip"
 
 
 def test_an_audit_trail_that_cannot_be_written_fails(environ: dict[str, str], tmp_path: Path) -> None:
@@ -244,14 +245,14 @@ def test_an_audit_trail_that_cannot_be_written_fails(environ: dict[str, str], tm
         settings = {**environ, **pointed_at(sim), "QUORATE_AUDIT_FILE": str(tmp_path / "a-file" / "audit.jsonl")}
         code, findings = examined(settings)
     assert code == 1
-    assert "QUORATE_AUDIT_FILE" in one(findings, "audit trail")["do"]
+    assert "QUORATE_AUDIT_FILE" in finding_of(findings, "audit trail")["do"]
 
 
 def test_admin_without_a_passphrase_is_warned_of(environ: dict[str, str]) -> None:
     with running_sim() as sim:
         code, findings = examined({**environ, **pointed_at(sim)}, "--access", "admin")
     assert code == 0
-    assert "quorate approvals passphrase" in one(findings, "passphrase")["do"]
+    assert "quorate approvals passphrase" in finding_of(findings, "passphrase")["do"]
 
 
 def test_every_cluster_is_examined_and_one_failure_is_enough(environ: dict[str, str], tmp_path: Path) -> None:
@@ -274,8 +275,8 @@ def test_a_dead_address_beside_a_living_one_fails_but_the_rest_is_examined(envir
         settings = pointed_at(sim, PROXMOX_URL=f"https://pve.invalid:8006,{sim.url}")
         code, findings = examined({**environ, **settings})
     assert code == 1
-    assert one(findings, "name")["state"] == "fail"
-    assert one(findings, "token")["state"] == "ok"
+    assert finding_of(findings, "name")["state"] == "fail"
+    assert finding_of(findings, "token")["state"] == "ok"
 
 
 def test_the_ways_in_by_ssh_are_tried_where_they_are_configured(environ: dict[str, str], tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_the_ways_in_by_ssh_are_tried_where_they_are_configured(environ: dict[st
         (tmp_path / "config.toml").write_text(unknown.replace(f'known_hosts = "{os.devnull}"\n', ""))
         code, findings = examined(settings)
     assert code == 1
-    assert "quorate trust" in one(findings, f"SSH to {sim.node}")["do"]
+    assert "quorate trust" in finding_of(findings, f"SSH to {sim.node}")["do"]
 
 
 def test_registered_hosts_are_tried_and_one_that_is_away_is_no_failure(environ: dict[str, str], tmp_path: Path) -> None:
@@ -311,20 +312,18 @@ def test_registered_hosts_are_tried_and_one_that_is_away_is_no_failure(environ: 
             known = {"QUORATE_HOMELAB_KNOWN_HOSTS": str(nas.known_hosts)}
             code, findings = await asyncio.to_thread(examined, {**environ, **known}, "--toolsets", "homelab")
             assert code == 0, findings
-            assert one(findings, "SSH to nas")["state"] == "ok"
-            assert one(findings, "SSH to away")["state"] == "warn"
-            assert "no cluster" in one(findings, "settings")["says"]
+            assert finding_of(findings, "SSH to nas")["state"] == "ok"
+            assert finding_of(findings, "SSH to away")["state"] == "warn"
+            assert "no cluster" in finding_of(findings, "settings")["says"]
             return await asyncio.to_thread(examined, environ, "--toolsets", "homelab")
 
     code, findings = asyncio.run(examined_hosts())
     assert code == 1
-    assert "quorate trust" in one(findings, "SSH to nas")["do"]
+    assert "quorate trust" in finding_of(findings, "SSH to nas")["do"]
     assert not any("off" in finding["check"] for finding in findings)
 
 
-def test_a_login_that_may_not_run_pct_is_told_with_the_line_for_sudoers(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_login_that_may_not_run_pct_gets_the_line_for_sudoers(environ: dict[str, str], tmp_path: Path) -> None:
     with running_sim() as sim, running_host(tmp_path / "host") as host:
         (tmp_path / "config.toml").write_text(
             f'[clusters.home]\nurl = "{sim.url}"\ntoken_id = "{sim.token_id}"\ntoken_secret = "{sim.token_secret}"\n'
@@ -335,9 +334,9 @@ def test_a_login_that_may_not_run_pct_is_told_with_the_line_for_sudoers(
         (tmp_path / "config.toml").chmod(0o600)
         code, findings = examined({**environ, "QUORATE_CONFIG": str(tmp_path / "config.toml")})
     assert code == 1
-    found = one(findings, f"SSH to {sim.node}")
-    assert "admin may not run pct" in found["says"]
-    assert "admin ALL=(root) NOPASSWD: /usr/sbin/pct" in found["do"]
+    login = finding_of(findings, f"SSH to {sim.node}")
+    assert "admin may not run pct" in login["says"]
+    assert "admin ALL=(root) NOPASSWD: /usr/sbin/pct" in login["do"]
     assert "sudo -n pct list" in host.commands
 
 
@@ -365,7 +364,7 @@ def test_changes_that_need_a_yes_want_a_passphrase_as_well(environ: dict[str, st
     with running_sim() as sim:
         settings = {**environ, **pointed_at(sim), "QUORATE_APPROVE_CHANGES": "true"}
         _, findings = examined(settings, "--access", "operate")
-    assert "quorate approvals passphrase" in one(findings, "passphrase")["do"]
+    assert "quorate approvals passphrase" in finding_of(findings, "passphrase")["do"]
 
 
 def test_the_clocks_are_compared(environ: dict[str, str]) -> None:
@@ -373,7 +372,7 @@ def test_the_clocks_are_compared(environ: dict[str, str]) -> None:
 
     with running_sim(clock=ManualClock()) as sim:
         _, findings = examined({**environ, **pointed_at(sim)})
-    clock = one(findings, "clock")
+    clock = finding_of(findings, "clock")
     assert clock["state"] == "warn"
     assert "NTP" in clock["do"]
 
@@ -419,19 +418,33 @@ def test_commands_in_containers_without_ssh_are_one_warning_and_no_connection(en
         settings = {**environ, **pointed_at(sim)}
         code, findings = examined(settings, "--access", "operate")
         assert code == 0, findings
-        warned = one(findings, "SSH")
+        warned = finding_of(findings, "SSH")
         assert warned["state"] == "warn"
         assert "Commands in containers need SSH to their node" in warned["says"]
         assert "quorate trust" in warned["do"]
         assert not [finding for finding in findings if finding["check"].startswith("SSH to")]
         _, read_only = examined(settings, "--access", "read")
-        assert one(read_only, "SSH")["state"] == "skip"
+        assert finding_of(read_only, "SSH")["state"] == "skip"
         home = Path(environ["HOME"])
         refused = quorate("call", "guest_exec", "guest=pihole", "command=id", "--access=operate",
                           environ=settings, cwd=home)  # fmt: skip
         assert refused.returncode == 1
         assert "SSH to pve1 (192.168.10.11) is not set up" in refused.stderr
         assert "quorate trust 192.168.10.11" in refused.stderr
+
+
+def test_a_host_that_is_off_is_a_warning_after_three_seconds(environ: dict[str, str]) -> None:
+    with silent() as port:
+
+        async def register() -> None:
+            async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:
+                await Hosts(store).add(Registered("nas", "127.0.0.1", port))
+
+        asyncio.run(register())
+        _, findings = examined(environ, "--toolsets", "hosts")
+    off = finding_of(findings, "SSH to nas")
+    assert off["state"] == "warn"
+    assert off["says"] == f"127.0.0.1:{port} did not answer within 3 s"
 
 
 def test_privileges_that_a_read_only_token_does_not_get_are_named(environ: dict[str, str]) -> None:
@@ -452,4 +465,4 @@ def test_a_token_without_the_console_fails_the_check_of_the_default_tools(enviro
         settings = pointed_at(sim, PROXMOX_TOKEN_ID="quorate@pve!mcp", PROXMOX_TOKEN_SECRET=secret)
         code, findings = examined({**environ, **settings}, "--access", "operate")
     assert code == 1
-    assert "VM.Console" in one(findings, "toolset guests")["says"]
+    assert "VM.Console" in finding_of(findings, "toolset guests")["says"]

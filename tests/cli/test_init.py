@@ -60,7 +60,7 @@ def secret_file(environ: Mapping[str, str], sim: SimulatedCluster) -> str:
     return str(file)
 
 
-def given(environ: Mapping[str, str], sim: SimulatedCluster, *more: str) -> list[str]:
+def init_arguments(environ: Mapping[str, str], sim: SimulatedCluster, *more: str) -> list[str]:
     """Every answer as an option."""
     return [*added(environ, sim), "--toolsets", "default", *more]
 
@@ -113,12 +113,12 @@ def test_the_read_level_asks_for_nothing_that_changes(environ: dict[str, str]) -
     from quorate.operations.registry import TOOLSETS
 
     needed = frozenset().union(*least_privileges("read", 9, list(TOOLSETS)).values())
-    assert all(re.search(r"Audit$|^Sys\.Syslog$", one) for one in needed)
+    assert all(re.search(r"Audit$|^Sys\.Syslog$", privilege) for privilege in needed)
 
 
 def test_every_answer_can_be_an_option_and_no_terminal_is_needed(environ: dict[str, str]) -> None:
     with running_sim() as sim:
-        done = plainly(environ, *given(environ, sim))
+        done = plainly(environ, *init_arguments(environ, sim))
         assert done.returncode == 0, done.stdout + done.stderr
         assert sim.token_secret not in done.stdout + done.stderr
         written = config_of(environ).read_text()
@@ -133,9 +133,9 @@ def test_a_missing_answer_without_a_terminal_names_the_option(environ: dict[str,
     assert "--host" in done.stderr
 
 
-def test_without_a_terminal_an_unknown_certificate_is_never_trusted_by_itself(environ: dict[str, str]) -> None:
+def test_without_a_terminal_an_unknown_certificate_is_never_trusted(environ: dict[str, str]) -> None:
     with running_sim() as sim:
-        arguments = given(environ, sim, "--yes")
+        arguments = init_arguments(environ, sim, "--yes")
         del arguments[arguments.index("--fingerprint") : arguments.index("--fingerprint") + 2]
         done = plainly(environ, *arguments)
         assert done.returncode == 1
@@ -146,7 +146,7 @@ def test_without_a_terminal_an_unknown_certificate_is_never_trusted_by_itself(en
 
 def test_a_fingerprint_that_is_not_the_servers_ends_it_before_anything_is_sent(environ: dict[str, str]) -> None:
     with running_sim() as sim:
-        arguments = given(environ, sim)
+        arguments = init_arguments(environ, sim)
         arguments[arguments.index("--fingerprint") + 1] = "AB" * 32
         with terminal(*arguments, environ=environ) as screen:
             assert screen.end() == 1
@@ -158,7 +158,7 @@ def test_a_fingerprint_that_is_not_the_servers_ends_it_before_anything_is_sent(e
 @pytest.mark.parametrize("answers", [["no"], [""], ["y", "no"], ["y", "ok", "sure"]])
 def test_anything_but_yes_does_not_trust_the_certificate(environ: dict[str, str], answers: list[str]) -> None:
     with running_sim() as sim, terminal("init", "--host", host_of(sim), "--access", "read", environ=environ) as screen:
-        answer(screen, *(("Do they match?", one) for one in answers))
+        answer(screen, *(("Do they match?", reply) for reply in answers))
         assert screen.end() == 1
         assert "Nothing was written." in screen.text
         assert sim.requests == []
@@ -175,13 +175,13 @@ def test_an_expired_certificate_is_shown_as_such(environ: dict[str, str], tmp_pa
         assert screen.end() == 1
 
 
-def test_a_host_that_nobody_knows_is_told(environ: dict[str, str]) -> None:
+def test_a_host_name_that_cannot_be_resolved_is_reported(environ: dict[str, str]) -> None:
     with terminal("init", "--host", "pve.invalid", "--access", "read", environ=environ) as screen:
         assert screen.end() == 1
         assert "cannot be resolved on this machine" in screen.text
 
 
-def test_a_refused_port_is_told(environ: dict[str, str]) -> None:
+def test_a_refused_port_is_reported(environ: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with terminal("init", "--host", f"127.0.0.1:{port}", "--access", "read", environ=environ) as screen:
@@ -211,7 +211,7 @@ def test_missing_privileges_are_shown_with_the_commands_and_need_a_yes(environ: 
         secret = pveum(sim, ["pveum user add quorate@pve", "pveum user token add quorate@pve mcp --privsep 0"])
         file = Path(environ["HOME"]) / "weak"
         file.write_text(secret)
-        arguments = given(environ, sim, "--client", "none")
+        arguments = init_arguments(environ, sim, "--client", "none")
         arguments[arguments.index("--token-id") + 1] = TOKEN
         arguments[arguments.index("--token-secret-file") + 1] = str(file)
         with terminal(*arguments, environ=environ) as screen:
@@ -249,17 +249,17 @@ def test_a_token_of_root_needs_no_grants_and_comes_with_a_warning(environ: dict[
     assert "pveum acl" not in shown
 
 
-def test_a_config_that_exists_is_only_replaced_when_told_and_a_copy_is_kept(environ: dict[str, str]) -> None:
+def test_an_existing_config_is_replaced_only_on_request_and_a_copy_is_kept(environ: dict[str, str]) -> None:
     config = config_of(environ)
     config.parent.mkdir(parents=True)
     config.write_text("# mine\n")
     with running_sim() as sim:
-        refused = plainly(environ, *given(environ, sim))
+        refused = plainly(environ, *init_arguments(environ, sim))
         assert refused.returncode == 2
         assert "--overwrite" in refused.stderr
         assert config.read_text() == "# mine\n"
         assert sim.requests == []
-        assert plainly(environ, *given(environ, sim, "--overwrite")).returncode == 0
+        assert plainly(environ, *init_arguments(environ, sim, "--overwrite")).returncode == 0
     assert config.with_name("config.toml.backup").read_text() == "# mine\n"
     assert "clusters" in tomllib.loads(config.read_text())
 
@@ -347,7 +347,7 @@ def test_a_clients_file_gets_our_entry_and_loses_nothing(environ: dict[str, str]
     file.write_text(json.dumps(old))
     file.chmod(0o640)
     with running_sim() as sim:
-        done = plainly(environ, *given(environ, sim, "--client", client, "--write"))
+        done = plainly(environ, *init_arguments(environ, sim, "--client", client, "--write"))
         assert done.returncode == 0, done.stdout + done.stderr
         new = json.loads(file.read_text())
         entry = new[key].pop("quorate")
@@ -372,12 +372,12 @@ def test_codex_gets_a_table_at_the_end_and_its_comments_stay(environ: dict[str, 
     old = '# mine\nmodel = "x"\n[mcp_servers.other]\ncommand = "y"\n'
     file.write_text(old)
     with running_sim() as sim:
-        assert plainly(environ, *given(environ, sim, "--client", "codex", "--write")).returncode == 0
+        assert plainly(environ, *init_arguments(environ, sim, "--client", "codex", "--write")).returncode == 0
         assert file.read_text().startswith(old)
         servers = tomllib.loads(file.read_text())["mcp_servers"]
         assert set(servers) == {"other", "quorate"}
         assert file.with_name("config.toml.backup").read_text() == old
-        again = plainly(environ, *given(environ, sim, "--client", "codex", "--write", "--overwrite"))
+        again = plainly(environ, *init_arguments(environ, sim, "--client", "codex", "--write", "--overwrite"))
         assert "already has it" in again.stdout
 
 
@@ -387,7 +387,7 @@ def test_a_clients_file_that_would_lose_something_is_left_alone(environ: dict[st
     file.parent.mkdir()
     file.write_text(old)
     with running_sim() as sim:
-        done = plainly(environ, *given(environ, sim, "--client", "cursor", "--write"))
+        done = plainly(environ, *init_arguments(environ, sim, "--client", "cursor", "--write"))
     assert done.returncode == 2
     assert "by hand" in done.stderr
     assert '"quorate"' in done.stdout  # the lines to add
@@ -395,30 +395,35 @@ def test_a_clients_file_that_would_lose_something_is_left_alone(environ: dict[st
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_another_entry_of_ours_is_replaced_only_when_told_and_keeps_what_else_it_holds(environ: dict[str, str]) -> None:
+def test_an_existing_quorate_entry_is_replaced_only_on_request_and_keeps_its_other_keys(
+    environ: dict[str, str],
+) -> None:
     file = Path(environ["HOME"]) / ".cursor" / "mcp.json"
     file.parent.mkdir()
     file.write_text('{"mcpServers": {"quorate": {"command": "old", "args": [], "env": {"A": "b"}}}}')
     with running_sim() as sim:
-        refused = plainly(environ, *given(environ, sim, "--client", "cursor", "--write"))
+        refused = plainly(environ, *init_arguments(environ, sim, "--client", "cursor", "--write"))
         assert refused.returncode == 2
         assert "--overwrite" in refused.stderr
-        assert plainly(environ, *given(environ, sim, "--client", "cursor", "--write", "--overwrite")).returncode == 0
+        assert (
+            plainly(environ, *init_arguments(environ, sim, "--client", "cursor", "--write", "--overwrite")).returncode
+            == 0
+        )
     entry = json.loads(file.read_text())["mcpServers"]["quorate"]
     assert entry["env"] == {"A": "b"}
     assert entry["command"] != "old"
 
 
 def test_at_a_terminal_the_client_is_chosen_and_its_file_written_after_a_yes(environ: dict[str, str]) -> None:
-    with running_sim() as sim, terminal(*given(environ, sim), environ=environ) as screen:
+    with running_sim() as sim, terminal(*init_arguments(environ, sim), environ=environ) as screen:
         answer(screen, ("Which client", "gemini"), ("Write it there?", "yes"))
         assert screen.end() == 0
     assert "quorate" in json.loads((Path(environ["HOME"]) / ".gemini/settings.json").read_text())["mcpServers"]
 
 
-def test_open_webui_is_told_how_to_reach_the_http_server(environ: dict[str, str]) -> None:
+def test_open_webui_gets_the_address_of_the_http_server(environ: dict[str, str]) -> None:
     with running_sim() as sim:
-        done = plainly(environ, *given(environ, sim, "--client", "open-webui"))
+        done = plainly(environ, *init_arguments(environ, sim, "--client", "open-webui"))
     assert done.returncode == 0
     assert "/mcp" in done.stdout
     assert f"--config {config_of(environ)}" in done.stdout
@@ -492,7 +497,7 @@ def test_a_mistyped_toolset_is_refused_with_the_names_there_are(environ: dict[st
 
 def test_a_client_is_added_to_a_config_that_exists_and_nothing_else_is_asked(environ: dict[str, str]) -> None:
     with running_sim() as sim:
-        assert plainly(environ, *given(environ, sim)).returncode == 0
+        assert plainly(environ, *init_arguments(environ, sim)).returncode == 0
         before = config_of(environ).read_text()
         asked = len(sim.requests)
         done = plainly(environ, "init", "--client", "cursor", "--write")
@@ -509,7 +514,7 @@ def test_a_client_is_added_to_a_config_that_exists_and_nothing_else_is_asked(env
 
 def test_at_admin_the_passphrase_is_offered_and_can_be_used_at_once(environ: dict[str, str]) -> None:
     with running_sim() as sim:
-        arguments = given(environ, sim, "--client", "none")
+        arguments = init_arguments(environ, sim, "--client", "none")
         arguments[arguments.index("--access") + 1] = "admin"
         with terminal(*arguments, environ=environ) as screen:
             answer(screen, ("New passphrase", "too short"))
@@ -518,8 +523,8 @@ def test_at_admin_the_passphrase_is_offered_and_can_be_used_at_once(environ: dic
             answer(screen, ("New passphrase", "correct horse battery"), ("Repeat it", "correct horse battery"))
             screen.expect("The passphrase is set.")
             assert screen.end() == 0
-        found = json.loads(plainly(environ, "doctor", "--json").stdout)["findings"]
-    assert [one["state"] for one in found if one["check"] == "passphrase"] == ["ok"]
+        findings = json.loads(plainly(environ, "doctor", "--json").stdout)["findings"]
+    assert [finding["state"] for finding in findings if finding["check"] == "passphrase"] == ["ok"]
 
 
 @pytest.mark.parametrize("toolsets", ["default", "nodes"])

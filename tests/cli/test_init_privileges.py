@@ -9,7 +9,7 @@ import pytest
 from pve_simulator.access.directory import Token, User
 from quorate.cli.grants import least_privileges
 from quorate.config import Access
-from quorate.operations.access.permission_needs import describe_withheld
+from quorate.operations.privileges import describe_withheld
 from quorate.operations.registry import TOOLSETS, operations
 from tests.generators import examples
 from tests.generators.population import CONTENT, populate
@@ -34,7 +34,9 @@ async def test_whatever_root_can_do_with_a_listed_tool_the_token_can_do(tmp_path
         image = tmp_path / "tiny.iso"
         image.write_bytes(CONTENT)
         calls = {
-            name: [{**one, "dry_run": True} for one in islice(examples(operation, quorate.sim.world, image), most)]
+            name: [
+                {**example, "dry_run": True} for example in islice(examples(operation, quorate.sim.world, image), most)
+            ]
             if operation.changes
             else read_arguments(operation, quorate.sim.world)
             for name, operation in operations(GRANTED).items()

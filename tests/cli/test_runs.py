@@ -55,7 +55,7 @@ def test_a_run_is_started_carried_on_and_shown_at_the_shell(tmp_path: Path) -> N
         )
         assert f"change {change['change']}" in quorate("audit", "--tail", "1", environ=environ).stdout
         listed = json.loads(quorate("runs", "--all", "--json", environ=environ).stdout)
-        assert [one["id"] for one in listed] == [name]
+        assert [run["id"] for run in listed] == [name]
         for time in (listed[0]["created"], listed[0]["ended"], listed[0]["log"][0]["time"]):
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time)
         assert listed[0]["starts"] is None

@@ -10,11 +10,11 @@ import asyncssh
 import pytest
 
 from quorate.homelab.host import Host as Registered
-from quorate.homelab.registry import Hosts
+from quorate.homelab.host import Hosts
 from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Command
 from quorate.problems import HostKeyRefused
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.ssh.connection import connect
 from quorate.ssh.host_keys import HostKeys
 from quorate.ssh.pool import Pool
@@ -45,7 +45,7 @@ class Operator:
 
     async def pipes(self, *arguments: str) -> tuple[int, str]:
         """The same without a terminal, as a program would do it."""
-        ended = await asyncio.to_thread(completed, "trust", *arguments, environ=self._environ, given="yes\n")
+        ended = await asyncio.to_thread(completed, "trust", *arguments, environ=self._environ, typed="yes\n")
         return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -163,7 +163,7 @@ async def test_what_is_no_host_is_refused(tmp_path, host):
     assert (code, "is not a host" in said) == (2, True)
 
 
-async def test_a_host_that_does_not_answer_is_told(tmp_path):
+async def test_a_host_that_does_not_answer_is_reported(tmp_path):
     async with serving(tmp_path / "host") as host:
         port = host.port
     code, said = await Operator(tmp_path / "state").types(f"{HOST}:{port}", answer="yes\n")

@@ -21,10 +21,10 @@ def test_findings_of_the_demo_are_listed_with_options_before_and_after_the_actio
     after = quorate("watch", "list", "--json", "--demo", environ=environ)
     for done in (before, after):
         assert done.returncode == 0, done.stderr
-        found = {one["finding"]["kind"]: one for one in json.loads(done.stdout)}
-        assert found["backup-missing"]["state"] == "open"
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["backup-missing"]["opened"])
-        assert found["backup-missing"]["finding"]["next"]["tool"] == "backup_create"
+        by_kind = {load["finding"]["kind"]: load for load in json.loads(done.stdout)}
+        assert by_kind["backup-missing"]["state"] == "open"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", by_kind["backup-missing"]["opened"])
+        assert by_kind["backup-missing"]["finding"]["next"]["tool"] == "backup_create"
 
 
 def test_the_advice_for_a_server_without_a_cluster_is_an_option_that_exists(environ):
@@ -52,21 +52,21 @@ def test_options_of_other_commands_stand_on_either_side_of_the_action(environ, t
     file = tmp_path / "config.toml"
     file.write_text(f'state = "{tmp_path / "state.sqlite"}"\n')
     file.chmod(0o600)
-    given = ("--config", str(file))
+    config = ("--config", str(file))
     for command, action in (
         ("tokens", ("list",)),
         ("secrets", ("list",)),
         ("policy", ("show",)),
         ("scripts", ("show",)),
     ):
-        for words in ((command, *given, *action), (command, *action, *given)):
+        for words in ((command, *config, *action), (command, *action, *config)):
             done = quorate(*words, environ=environ)
             assert done.returncode == 0, (words, done.stderr)
     missing = quorate("policy", "--config", "/nowhere", "explain", "guest_list", environ=environ)
     assert "/nowhere cannot be read" in missing.stderr
 
 
-def test_nobody_is_told_about_a_demo(environ, tmp_path):
+def test_a_demo_sends_no_messages(environ, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('[watch.channels.phone]\ntype = "ntfy"\nurl = "http://127.0.0.1:9"\ntopic = "x"\n')
     refused = quorate("watch", "--demo", "--config", str(config), "test", environ=environ)

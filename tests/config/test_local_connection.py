@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.config import Access, ConfigError, Settings, load
-from quorate.config.names import CLUSTER, GENERAL, HOMELAB, HTTP, IMAGES, OPT_INS, SSH, SSH_GUESTS
-from quorate.config.smoke import read_smoke
+from quorate.config.clusters import CLUSTER
+from quorate.config.homelab import HOMELAB_OPTIONS
+from quorate.config.http import HTTP
+from quorate.config.settings import GENERAL, IMAGES, OPT_INS
+from quorate.config.ssh import GUESTS, NODES
 from quorate.problems import NotConfigured
 from quorate.pve.connection import Secret, Token, Trust
-from quorate.ssh.access import SshAccess
+from quorate.ssh.settings import SshAccess
 from tests.rigs.cli import quorate
 
 SECRET = "c0ffee00-canary-4e1f-9d2b-000000000000"
@@ -29,11 +32,11 @@ MINE_TOML = f'[clusters.home]\nurl = "pve1"\ntoken_id = "root@pam!mine"\ntoken_s
 EVERY_OTHER = sorted(
     {
         name
-        for names in (GENERAL, HTTP, SSH, SSH_GUESTS, HOMELAB, IMAGES)
-        for one in names.values()
-        for name in one.variables
+        for options in (GENERAL, HTTP, NODES, GUESTS, HOMELAB_OPTIONS, IMAGES)
+        for declared in options.values()
+        for name in declared.variables
     }
-    | {*OPT_INS, "PROXMOX_ENABLE_LIVE_SMOKE", "PROXMOX_SMOKE_CREATE", "PROXMOX_VM_101_SSH_HOST", "PROXMOX_CA_FILE"}
+    | {*OPT_INS, "PROXMOX_VM_101_SSH_HOST", "PROXMOX_CA_FILE"}
     | {"PROXMOX_TOKEN_SECRET_FILE", "PROXMOX_PASSWORD_FILE", "HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "PATH"}
     | {"HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSH_AUTH_SOCK", "HOMELAB_PASSWORD", "LD_PRELOAD"}
 )
@@ -70,7 +73,7 @@ def without_report(read: Settings) -> Settings:
 # -- what it may say
 
 
-def test_a_whole_connection_is_taken_and_told_by_name() -> None:
+def test_a_complete_connection_is_used_and_its_names_are_shown() -> None:
     write_dotenv({**THEIRS, "PROXMOX_DEFAULT_NODE": "pve7", "PROXMOX_TLS_INSECURE": "true"})
     read = load(environ={})
     (cluster,) = read.clusters
@@ -166,7 +169,7 @@ def test_it_is_ignored_where_a_toml_file_defines_the_cluster() -> None:
     write_dotenv({**THEIRS, "QUORATE_ACCESS": "admin"})
     file = toml(MINE_TOML)
     for read in (load(file=file, environ={}), load(environ={"QUORATE_CONFIG": str(file)})):
-        assert [one.name for one in read.clusters] == ["home"]
+        assert [cluster.name for cluster in read.clusters] == ["home"]
         assert read.access is Access.READ
         (note,) = read.notes
         assert ".env is ignored (PROXMOX_URL, PROXMOX_TOKEN_ID, PROXMOX_TOKEN_SECRET, QUORATE_ACCESS)" in note
@@ -233,7 +236,7 @@ def test_a_broken_file_harms_nobody_who_does_not_need_it() -> None:
     assert load(file=toml(MINE_TOML), environ={}).clusters
 
 
-def test_the_names_that_are_told_are_bounded() -> None:
+def test_the_names_that_are_shown_are_bounded() -> None:
     write_dotenv({f"PROXMOX_{'X' * 500}{number}": "1" for number in range(50)})
     assert len(refused_file()) < 4096
 
@@ -241,19 +244,12 @@ def test_the_names_that_are_told_are_bounded() -> None:
 # -- every command
 
 
-@pytest.mark.parametrize("variable", ["PROXMOX_ENABLE_LIVE_SMOKE", "PROXMOX_SMOKE_CREATE"])
-def test_a_smoke_test_is_never_asked_for_by_it(variable: str) -> None:
-    write_dotenv({**THEIRS, "PROXMOX_ENABLE_DESTRUCTIVE": "1", "PROXMOX_ENABLE_LIVE_SMOKE": "1", variable: "1"})
-    with pytest.raises(ConfigError, match="PROXMOX_ENABLE_LIVE_SMOKE=1"):
-        read_smoke({})
-
-
 @pytest.mark.parametrize(
-    "arguments", [["serve"], ["call", "guest_list"], ["doctor"], ["smoke"]], ids=lambda arguments: arguments[0]
+    "arguments", [["serve"], ["call", "guest_list"], ["doctor"]], ids=lambda arguments: arguments[0]
 )
 def test_each_command_says_at_its_start_what_was_ignored(cloned: Path, arguments: list[str]) -> None:
     write_dotenv({"QUORATE_ACCESS": "admin", "QUORATE_APPROVAL": "none", "QUORATE_AUDIT_FILE": "/dev/null"})
-    environ = {"HOME": str(cloned), "PATH": os.environ["PATH"], "PROXMOX_ENABLE_LIVE_SMOKE": "1"}
+    environ = {"HOME": str(cloned), "PATH": os.environ["PATH"]}
     done = quorate(*arguments, environ=environ, cwd=cloned)
     said = done.stdout + done.stderr
     assert done.returncode in (1, 2)

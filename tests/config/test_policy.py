@@ -6,14 +6,15 @@ import re
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from quorate.cli.serve import FileChanges, Reloader
+from quorate.cli.reload import FileChanges, Reloader
 from quorate.config import Access, ConfigError, load
-from quorate.config.names import POLICY, RULE
+from quorate.config.policy import POLICY, RULE
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.explanation import explain
 from tests.config.test_settings import DOCUMENT, documented_toml
@@ -47,10 +48,10 @@ def test_rules_of_all_and_of_one_cluster_are_read(tmp_path):
     text += (
         'access = "admin"\n[clusters.home.policy]\ndestroys_per_hour = 1\n[[clusters.home.rules]]\ndeny = "change"\n'
     )
-    found = settings(tmp_path, text)
-    assert [str(rule) for rule in found.policy.rules] == ["deny destroy: tags prod"]
-    assert found.policy.limits.guests_per_call == 5
-    (home,) = found.clusters
+    loaded = settings(tmp_path, text)
+    assert [str(rule) for rule in loaded.policy.rules] == ["deny destroy: tags prod"]
+    assert loaded.policy.limits.guests_per_call == 5
+    (home,) = loaded.clusters
     assert home.access is Access.ADMIN
     assert home.policy.limits.destroys_per_hour == 1
     assert [(rule.name, str(rule)) for rule in home.policy.rules] == [("rule 1 of home", "deny change: clusters home")]
@@ -94,18 +95,18 @@ async def test_a_rule_about_a_tool_that_does_not_exist_is_refused_at_the_start(t
 
 
 @pytest.mark.parametrize(
-    ("given", "level"), [({}, "admin"), ({"access": "read"}, "read"), ({"access": "admin"}, "admin")]
+    ("flags", "level"), [({}, "admin"), ({"access": "read"}, "read"), ({"access": "admin"}, "admin")]
 )
-def test_a_level_given_at_the_start_is_the_most_that_any_cluster_allows(tmp_path, given, level):
-    found = settings(tmp_path, 'access = "operate"\n' + CLUSTER + 'access = "admin"\n', **given)
-    assert found.clusters[0].access == level
+def test_a_level_given_at_the_start_is_the_most_that_any_cluster_allows(tmp_path, flags, level):
+    loaded = settings(tmp_path, 'access = "operate"\n' + CLUSTER + 'access = "admin"\n', **flags)
+    assert loaded.clusters[0].access == level
 
 
 def test_the_documented_rules_load(tmp_path):
-    found = settings(tmp_path, documented_toml("[[rules]]") + CLUSTER.replace("home", "lab"))
-    assert [rule.name for rule in found.policy.rules] == ["production stays", "nights and weekends are quiet"]
-    assert [rule.name for rule in found.clusters[0].policy.rules] == ["scratch guests only"]
-    assert str(found.policy.rules[1].hours[0]) == "22:00-06:00 Europe/Vienna"
+    loaded = settings(tmp_path, documented_toml("[[rules]]") + CLUSTER.replace("home", "lab"))
+    assert [rule.name for rule in loaded.policy.rules] == ["production stays", "nights and weekends are quiet"]
+    assert [rule.name for rule in loaded.clusters[0].policy.rules] == ["scratch guests only"]
+    assert str(loaded.policy.rules[1].hours[0]) == "22:00-06:00 Europe/Vienna"
 
 
 def test_every_key_of_rules_and_limits_is_documented():
@@ -194,20 +195,18 @@ def test_the_command_shows_the_rules_and_explains_a_call(tmp_path):
 # -- reload ------------------------------------------------------------------------------------------------------------
 
 
-async def test_rules_are_read_anew_when_the_file_has_changed(tmp_path, capsys):
+async def test_rules_are_read_anew_when_the_file_has_changed(tmp_path, caplog):
     file = tmp_path / "config.toml"
     file.write_text("")
     async with rig(tmp_path) as quorate:
-        reloader = Reloader(
-            quorate.app, FileChanges(file), lambda: load(file=file, environ={}, access="admin", tolerate=True)
-        )
-        with reloader.watch():
+        read = partial(load, file=file, environ={}, access="admin", tolerate=True)
+        async with Reloader(quorate.app, read(), FileChanges(file), read).watch():
             await quorate.facts("guest_stop", guest=104)
             file.write_text(PROTECTED)
             assert "'production stays'" in await quorate.refusal("guest_stop", guest=102)
             file.write_text(PROTECTED + "[[rules]]\n")  # half written
             assert "'production stays'" in await quorate.refusal("guest_stop", guest=102)
-            assert "the old ones remain in effect" in capsys.readouterr().err
+            assert "the old ones remain in effect" in caplog.text
             file.write_text('[[rules]]\nname = "none"\ndeny = "destroy"\n')
             assert "guest_stop" not in {tool.name for tool in (await quorate.client.list_tools()).tools}
             assert "'none'" in await quorate.refusal("guest_stop", guest=105)
@@ -222,7 +221,7 @@ async def test_what_was_counted_stays_counted(tmp_path):
 
 
 @pytest.mark.thorough
-async def test_a_server_that_is_told_to_reads_its_settings_anew(tmp_path):
+async def test_a_server_reloads_its_settings_on_request(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text("")
     parameters = StdioServerParameters(

@@ -89,7 +89,7 @@ class Process:
     def _concerned(self, message: Message) -> Waiting | None:
         """Whose progress it is; anything else goes to the request that was made last."""
         token = message.get("params", {}).get("progressToken")
-        named = [one for one in self.waiting.values() if token is not None and one.progress_token == token]
+        named = [request for request in self.waiting.values() if token is not None and request.progress_token == token]
         return next(iter([*named, *reversed(self.waiting.values())]), None)
 
 

@@ -20,8 +20,8 @@ from quorate.config.http import HttpSettings
 from quorate.hints import Naming
 from quorate.pipeline.caller import Caller, Exchange, Question
 from quorate.problems import Problem
+from quorate.surfaces.native import image
 from quorate.surfaces.server import Server
-from quorate.surfaces.surface import image
 from quorate.surfaces.web.server import serve
 
 PIXEL = bytes.fromhex(

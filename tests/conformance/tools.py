@@ -31,12 +31,12 @@ class Tools:
 def fetched() -> Tools:
     own = shutil.which("node")
     enough = own is not None and _version(own) >= NEEDED
-    wanted = "" if enough else f"node-linux-{ARCHITECTURES[platform.machine()]}"
-    name = hashlib.sha256(PACKAGES.read_bytes() + wanted.encode() + NODE.encode()).hexdigest()[:12]
+    package = "" if enough else f"node-linux-{ARCHITECTURES[platform.machine()]}"
+    name = hashlib.sha256(PACKAGES.read_bytes() + package.encode() + NODE.encode()).hexdigest()[:12]
     folder = CACHE / f"conformance-{name}"
     if not (folder / "ready").exists():
-        _fetch(folder, [f"{wanted}@{NODE}"] if wanted else [])
-    return Tools(str(folder / "node_modules" / wanted / "bin" / "node") if wanted else str(own), folder)
+        _fetch(folder, [f"{package}@{NODE}"] if package else [])
+    return Tools(str(folder / "node_modules" / package / "bin" / "node") if package else str(own), folder)
 
 
 def _fetch(folder: Path, more: list[str]) -> None:
@@ -51,5 +51,5 @@ def _fetch(folder: Path, more: list[str]) -> None:
 
 def _version(node: str) -> tuple[int, ...]:
     told = subprocess.run([node, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    found = re.match(r"v(\d+)\.(\d+)", told)
-    return tuple(int(part) for part in found.groups()) if found else (0,)
+    match = re.match(r"v(\d+)\.(\d+)", told)
+    return tuple(int(part) for part in match.groups()) if match else (0,)

@@ -47,9 +47,9 @@ def _draw(strategy: Strategy, count: int) -> list[dict[str, Any]]:
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
-    def collect(one: dict[str, Any]) -> None:
-        if one not in drawn:
-            drawn.append(one)
+    def collect(arguments: dict[str, Any]) -> None:
+        if arguments not in drawn:
+            drawn.append(arguments)
 
     collect()
     return drawn

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from quorate.pipeline.caller import Exchange
-from quorate.state.runs import Run, RunState
+from quorate.runs.store import Run, RunState
 from tests.rigs.mcp_session import Rig
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHyG3n8sBvSm2pAcyRw7Yb0o2k4v1Pb0mP9Jq6c1xXyZ me@home"

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pve_simulator.world import World
-from quorate.operations.units import moment
+from quorate.units import moment
 from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, ENDED_RUN, IMAGE, ISO, KEY, PAUSED_RUN, UNDOABLE
 
 Strategy = st.SearchStrategy[Any]

@@ -26,8 +26,14 @@ async def standing(tmp_path, *, options: Any = None, **system: Any) -> AsyncIter
     async with own_system(tmp_path / "box", **system) as box:
         ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
         async with house(tmp_path, {}, homelab={"ssh": ssh}, **(options or {})) as built:
-            given = {"host": "box", "address": "127.0.0.1", "port": box.port, "user": "root", "key": str(box.key_file)}
-            await built.quorate.facts("host_register", **given)
+            arguments = {
+                "host": "box",
+                "address": "127.0.0.1",
+                "port": box.port,
+                "user": "root",
+                "key": str(box.key_file),
+            }
+            await built.quorate.facts("host_register", **arguments)
             yield built.quorate, box
 
 
@@ -36,10 +42,10 @@ async def test_an_account_is_made_used_and_taken_away_again(tmp_path, busybox):
     async with standing(tmp_path, busybox=busybox) as (quorate, box):
         before = box.accounts()
         assert "no key" in await quorate.refusal("host_admin_verify", host="box")
-        made = await quorate.facts("host_admin_setup", host="box")
-        assert made["verified"]["logged_in_as"] == "quorate"
-        assert made["verified"]["sudo"] == "without a password"
-        assert {"docker", "kvm"} <= set(made["verified"]["groups"])
+        facts = await quorate.facts("host_admin_setup", host="box")
+        assert facts["verified"]["logged_in_as"] == "quorate"
+        assert facts["verified"]["sudo"] == "without a password"
+        assert {"docker", "kvm"} <= set(facts["verified"]["groups"])
         assert box.accounts() == before | {"quorate"}
         rule = box.folder / "etc/sudoers.d/quorate"
         comment, rules = rule.read_text().split("\n", 1)
@@ -59,6 +65,9 @@ async def test_an_account_is_made_used_and_taken_away_again(tmp_path, busybox):
         assert "quorate" not in str(box.members("docker"))
         assert box.text("home/quorate/.ssh/authorized_keys") == ""
         assert "Nothing of quorate" in str(await quorate.facts("host_admin_remove", host="box"))
+        gone = await quorate.refusal("host_admin_verify", host="box")
+        assert "host_admin_setup" in gone
+        assert "ssh-copy-id" not in gone, "there is no account to copy a key to"
 
 
 @pytest.mark.thorough
@@ -92,12 +101,12 @@ async def test_a_dry_run_has_looked_and_changed_nothing(tmp_path):
 @pytest.mark.thorough
 async def test_the_private_key_is_ours_alone_and_never_shown(tmp_path):
     async with standing(tmp_path) as (quorate, _):
-        told = str(await quorate.facts("host_admin_setup", host="box"))
+        text = str(await quorate.facts("host_admin_setup", host="box"))
         key = tmp_path / "admin-keys" / "quorate"
         assert stat.S_IMODE(os.stat(key).st_mode) == 0o600
         assert stat.S_IMODE(os.stat(key.parent).st_mode) == 0o700
         secret = key.read_text().splitlines()[1]
-        assert secret not in told + (tmp_path / "audit.jsonl").read_text()
+        assert secret not in text + (tmp_path / "audit.jsonl").read_text()
 
 
 @pytest.mark.thorough
@@ -124,12 +133,12 @@ async def test_an_account_of_somebody_else_gets_no_rights(tmp_path):
 @pytest.mark.thorough
 async def test_a_sudo_rule_is_written_only_if_visudo_can_check_it(tmp_path):
     async with standing(tmp_path, without=("visudo",)) as (quorate, box):
-        said = await quorate.refusal("host_admin_setup", host="box")
-        assert "no visudo" in said
-        assert "sudo=false" in said
+        refusal = await quorate.refusal("host_admin_setup", host="box")
+        assert "no visudo" in refusal
+        assert "sudo=false" in refusal
         assert "quorate" not in box.accounts()
-        made = await quorate.facts("host_admin_setup", host="box", sudo=False)
-        assert made["verified"]["sudo"] == "no"
+        facts = await quorate.facts("host_admin_setup", host="box", sudo=False)
+        assert facts["verified"]["sudo"] == "no"
 
 
 @pytest.mark.thorough
@@ -163,8 +172,8 @@ async def test_a_login_that_needs_its_password_for_sudo_will_do(tmp_path):
         login = {"user": "op", "password": PASSWORD}
         wrong = await quorate.refusal("host_admin_setup", host="box", user="op", password="wrong horse")
         assert "did not let op in" in wrong
-        made = await quorate.facts("host_admin_setup", host="box", **login)
-        assert made["verified"]["sudo"] == "without a password"
+        facts = await quorate.facts("host_admin_setup", host="box", **login)
+        assert facts["verified"]["sudo"] == "without a password"
         await quorate.facts("host_admin_remove", host="box", **login)
         assert "quorate" not in box.accounts()
         assert PASSWORD not in (tmp_path / "audit.jsonl").read_text()

@@ -12,7 +12,7 @@ import pytest
 
 from quorate.command_rules import CommandRules
 from quorate.config import Access, Approval
-from quorate.config.rules import Policy, Rule
+from quorate.config.policy import Policy, Rule
 from quorate.pve.cluster import Cluster
 from tests.rigs.homelab import House, house
 from tests.rigs.simulated_guests import CONTAINER, VM
@@ -56,8 +56,8 @@ async def test_a_command_on_a_node_needs_admin_under_every_name_of_the_node(tmp_
     async with at_operate(tmp_path) as built:
         quorate = built.quorate
         port, key = quorate.sim.ssh_ports["pve1"], str(quorate.sim.ssh_key_file)
-        given = {"address": HOST, "port": port, "user": "root", "key": key, "verify": False}
-        await quorate.facts("host_register", host="harmless", **given)
+        arguments = {"address": HOST, "port": port, "user": "root", "key": key, "verify": False}
+        await quorate.facts("host_register", host="harmless", **arguments)
         for host in (
             "pve1",
             f"{cluster_of(built).name}/pve1",
@@ -145,13 +145,13 @@ async def test_a_rule_that_denies_destruction_of_a_guest_denies_commands_and_fil
     async with house(tmp_path, toolsets=("hosts", "guests", "inside", "api")) as built:
         ruled(built, deny(vmids=(range(VM, VM + 1),)))
         quorate = built.quorate
-        for tool, given in (
+        for tool, arguments in (
             ("guest_exec", {"guest": VM, "command": ["true"]}),
             ("guest_file_write", {"guest": VM, "path": "/srv/x", "content": "x"}),
             ("host_exec", {"host": str(VM), "command": ["true"]}),
             ("api_call", {"method": "POST", "path": f"/nodes/pve1/qemu/{VM}/agent/exec", "params": {"command": "id"}}),
         ):
-            words = await quorate.refusal(tool, **given)
+            words = await quorate.refusal(tool, **arguments)
             assert "'stays'" in words, tool
         await quorate.facts("guest_exec", guest=CONTAINER, command=["true"])
         await quorate.facts("guest_service_control", guest=VM, service="ssh", action="restart")

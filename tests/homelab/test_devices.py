@@ -13,11 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.homelab.devices import store as kept_in
-from quorate.homelab.devices.device import Device, Sighting
-from quorate.homelab.devices.identity import parse_fingerprint
-from quorate.homelab.devices.merge import merge
-from quorate.homelab.devices.store import Devices
-from quorate.homelab.devices.view import differences, view
+from quorate.homelab.devices.device import Device, Sighting, merge, parse_fingerprint
+from quorate.homelab.devices.store import Devices, differences, view
 from quorate.inside.facts.model import (
     Container,
     Facts,
@@ -54,17 +51,19 @@ def facts(address: str = "192.168.1.5/24", mac: str = MAC, **more: Any) -> Facts
     return Facts(**{**usual, **more})
 
 
-def sighting(ref: str = "nas", machine_id: str = "m1", found: Facts | None = None, **more: Any) -> Sighting:
-    found = facts() if found is None else found
-    macs = tuple(one.mac for one in found.network.interfaces if one.mac) if found.network else ()
-    usual = {"kind": "host", "name": ref, "ref": ref, "machine_id": machine_id, "macs": macs, "facts": found}
+def sighting(ref: str = "nas", machine_id: str = "m1", observed: Facts | None = None, **more: Any) -> Sighting:
+    observed = facts() if observed is None else observed
+    macs = (
+        tuple(interface.mac for interface in observed.network.interfaces if interface.mac) if observed.network else ()
+    )
+    usual = {"kind": "host", "name": ref, "ref": ref, "machine_id": machine_id, "macs": macs, "facts": observed}
     return Sighting(**{**usual, **more})
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    found: str = str(tmp_path / "state.db") if request.param == "sqlite" else request.getfixturevalue("postgres")
-    return found
+    location: str = str(tmp_path / "state.db") if request.param == "sqlite" else request.getfixturevalue("postgres")
+    return location
 
 
 @pytest.fixture
@@ -81,8 +80,8 @@ async def devices(anyio_backend: str, tmp_path: Path) -> AsyncIterator[Devices]:
 
 async def history(devices: Devices) -> list[tuple[str, Any, Any]]:
     """Everything but first sightings, the oldest first."""
-    found = [one for change in reversed(await devices.changes(limit=500)) for one in change.changes]
-    return [(one["path"], one["old"], one["new"]) for one in found if one["path"] != "device"]
+    entries = [entry for change in reversed(await devices.changes(limit=500)) for entry in change.changes]
+    return [(entry["path"], entry["old"], entry["new"]) for entry in entries if entry["path"] != "device"]
 
 
 # -- which is which ----------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ async def history(devices: Devices) -> list[tuple[str, Any, Any]]:
 async def test_a_new_address_is_a_change_and_no_new_device(store):
     devices = Devices(store)
     (first,) = await devices.record_sightings([sighting()], 100.0)
-    (second,) = await devices.record_sightings([sighting(found=facts("192.168.1.77/24"))], 200.0)
+    (second,) = await devices.record_sightings([sighting(observed=facts("192.168.1.77/24"))], 200.0)
     assert second.id == first.id == 1
     assert second.address == "192.168.1.77"
     assert await history(devices) == [("network.eth0.addresses", "192.168.1.5/24", "192.168.1.77/24")]
@@ -128,22 +127,22 @@ async def test_an_address_alone_becomes_a_machine_once_it_is_looked_into(devices
 
 
 async def test_clones_that_share_a_machine_id_are_two_devices(devices):
-    one, two = await devices.record_sightings(
-        [sighting("web1"), sighting("web2", found=facts("192.168.1.6/24", OTHER_MAC))], 1.0
+    first, second = await devices.record_sightings(
+        [sighting("web1"), sighting("web2", observed=facts("192.168.1.6/24", OTHER_MAC))], 1.0
     )
-    assert one.id != two.id
+    assert first.id != second.id
     for now in (2.0, 3.0):
         again = await devices.record_sightings(
-            [sighting("web2", found=facts("192.168.1.6/24", OTHER_MAC)), sighting("web1")], now
+            [sighting("web2", observed=facts("192.168.1.6/24", OTHER_MAC)), sighting("web1")], now
         )
-        assert [device.id for device in again] == [two.id, one.id]
+        assert [device.id for device in again] == [second.id, first.id]
     assert await history(devices) == []
 
 
 async def test_a_new_network_card_and_a_new_installation_are_changes_of_the_same_device(devices):
     (first,) = await devices.record_sightings([sighting()], 1.0)
-    (card,) = await devices.record_sightings([sighting(found=facts(mac=OTHER_MAC))], 2.0)
-    (anew,) = await devices.record_sightings([sighting(machine_id="m2", found=facts(mac=OTHER_MAC))], 3.0)
+    (card,) = await devices.record_sightings([sighting(observed=facts(mac=OTHER_MAC))], 2.0)
+    (anew,) = await devices.record_sightings([sighting(machine_id="m2", observed=facts(mac=OTHER_MAC))], 3.0)
     assert first.id == card.id == anew.id
     assert await history(devices) == [("network.eth0.mac", MAC, OTHER_MAC), ("machine_id", "m1", "m2")]
 
@@ -151,41 +150,41 @@ async def test_a_new_network_card_and_a_new_installation_are_changes_of_the_same
 async def test_a_container_that_shows_the_serial_number_of_its_host_is_not_its_host(devices):
     host = sighting("pve", "m1", serial="SN-1234-AB")
     inside = sighting("ct", "m2", facts("192.168.1.9/24", OTHER_MAC), serial="SN-1234-AB")
-    one, two = await devices.record_sightings([host, inside], 1.0)
-    assert one.id != two.id
+    first, second = await devices.record_sightings([host, inside], 1.0)
+    assert first.id != second.id
 
 
 async def test_two_names_for_one_machine_are_one_device_with_a_steady_name(devices):
     for now in (1.0, 2.0):
-        one, two = await devices.record_sightings([sighting("nas"), sighting("nas-admin")], now)
-        assert one.id == two.id
-        assert two.name == "nas"
-    assert two.refs == ("nas", "nas-admin")
+        first, second = await devices.record_sightings([sighting("nas"), sighting("nas-admin")], now)
+        assert first.id == second.id
+        assert second.name == "nas"
+    assert second.refs == ("nas", "nas-admin")
     assert await history(devices) == []
 
 
 @pytest.mark.parametrize("place", ["192.168.1.5", "192.168.1.5:22", "[fd00::5]:2222"])
 async def test_a_machine_that_nobody_has_registered_is_called_as_it_calls_itself(devices, place):
-    (found,) = await devices.record_sightings([sighting(place, address="192.168.1.5")], 1.0)
-    assert (found.name, found.refs) == ("nas", (place,))
+    (device,) = await devices.record_sightings([sighting(place, address="192.168.1.5")], 1.0)
+    assert (device.name, device.refs) == ("nas", (place,))
     (named,) = await devices.record_sightings([sighting("store", address="192.168.1.5")], 2.0)
-    assert (named.name, named.id) == ("store", found.id)
+    assert (named.name, named.id) == ("store", device.id)
 
 
-async def test_a_router_stands_where_it_was_reached_and_not_where_its_default_route_leads(devices):
+async def test_a_router_is_placed_in_the_network_where_it_was_reached(devices):
     cards = (
         Interface(name="lan", mac=MAC, state="up", addresses=("192.168.1.1/24",)),
         Interface(name="wan", mac=OTHER_MAC, state="up", addresses=("203.0.113.7/24",)),
     )
     network = Network(interfaces=cards, gateways=("203.0.113.1 dev wan",))
-    seen = sighting("router", found=facts(network=network), address="192.168.1.1")
+    seen = sighting("router", observed=facts(network=network), address="192.168.1.1")
     (router,) = await devices.record_sightings([seen], 1.0)
     assert router.addresses == ("192.168.1.1/24", "203.0.113.7/24")
 
 
 async def test_a_machine_that_claims_to_be_another_stays_apart_from_it(devices):
     def seen() -> list[Sighting]:
-        claims: dict[str, Any] = {"machine_id": "m1", "serial": "SN-1234-AB", "found": facts()}
+        claims: dict[str, Any] = {"machine_id": "m1", "serial": "SN-1234-AB", "observed": facts()}
         return [
             sighting("nas", **claims, address="192.168.1.5"),
             sighting("liar", **claims, address="192.168.1.66"),
@@ -194,7 +193,7 @@ async def test_a_machine_that_claims_to_be_another_stays_apart_from_it(devices):
     victim, liar = await devices.record_sightings(seen(), 1.0)
     assert victim.id != liar.id
     again = await devices.record_sightings(seen(), 2.0)
-    assert [one.id for one in again] == [victim.id, liar.id]
+    assert [device.id for device in again] == [victim.id, liar.id]
     assert again[0].refs == ("nas",)
     assert await history(devices) == []
 
@@ -203,10 +202,10 @@ async def test_guests_are_known_by_their_place_in_the_cluster(devices):
     def guest(vmid: int, **more: Any) -> Sighting:
         return sighting(f"home/{vmid}", kind="vm", place=f"home/{vmid}", **{"node": "pve1", **more})
 
-    one, two = await devices.record_sightings([guest(100), guest(101)], 1.0)
-    assert one.id != two.id  # although machine id and MAC are the same
+    first, second = await devices.record_sightings([guest(100), guest(101)], 1.0)
+    assert first.id != second.id  # although machine id and MAC are the same
     (moved,) = await devices.record_sightings([guest(100, node="pve2")], 2.0)
-    assert moved.id == one.id
+    assert moved.id == first.id
     assert await history(devices) == [("node", "pve1", "pve2")]
 
 
@@ -243,17 +242,17 @@ async def test_going_away_and_coming_back_are_changes_once_each(devices):
     assert await history(devices) == [("state", "up", "away"), ("state", "away", "up")]
 
 
-async def test_a_disk_that_fills_slowly_is_told_once_it_has_moved_ten_points(devices):
+async def test_a_disk_that_fills_slowly_is_reported_once_it_has_moved_ten_points(devices):
     def filled(used: int) -> Sighting:
         disk = Filesystem(mount="/srv", device="/dev/sdb1", type="ext4", size=1000, used=used)
-        return sighting(found=facts(filesystems=(disk,)))
+        return sighting(observed=facts(filesystems=(disk,)))
 
     for now, used in enumerate((400, 430, 460, 490, 510, 505, 540)):
         await devices.record_sightings([filled(used)], float(now))
     assert await history(devices) == [("filesystems./srv.used%", 40, 51)]
 
 
-async def test_what_moves_by_itself_is_no_change(devices):
+async def test_values_that_always_move_are_not_changes(devices):
     busy = facts(
         memory=Memory(total=(8 << 30) + 4096, available=1 << 20),
         uptime=Uptime(seconds=5, load=(9.0, 9.0, 9.0)),
@@ -276,41 +275,41 @@ async def test_what_moves_by_itself_is_no_change(devices):
         ),
     )
     await devices.record_sightings([sighting()], 1.0)
-    await devices.record_sightings([sighting(found=busy)], 2.0)
+    await devices.record_sightings([sighting(observed=busy)], 2.0)
     assert await history(devices) == []
 
 
 async def test_a_section_that_could_not_be_read_is_as_it_was(devices):
     await devices.record_sightings([sighting()], 1.0)
-    (blind,) = await devices.record_sightings([sighting(found=facts(ports=None, filesystems=None))], 2.0)
+    (blind,) = await devices.record_sightings([sighting(observed=facts(ports=None, filesystems=None))], 2.0)
     assert blind.facts is not None
     assert blind.facts.ports
     await devices.record_sightings([sighting()], 3.0)
     assert await history(devices) == []
 
 
-async def test_a_section_that_was_told_in_part_takes_nothing_away(devices):
+async def test_a_section_that_was_read_in_part_takes_nothing_away(devices):
     share = Filesystem(mount="/mnt", device="nas:/srv", type="nfs4", size=1000, used=100)
     local = facts().filesystems or ()
-    await devices.record_sightings([sighting(found=facts(filesystems=(*local, share)))], 1.0)
+    await devices.record_sightings([sighting(observed=facts(filesystems=(*local, share)))], 1.0)
     hanging = facts(
         filesystems=local,
         network=Network(gateways=("192.168.1.1 dev eth0",)),
         not_known={"filesystems": "df did not end", "network": "its interfaces are not told"},
     )
-    await devices.record_sightings([sighting(found=hanging, macs=(MAC,))], 2.0)
+    await devices.record_sightings([sighting(observed=hanging, macs=(MAC,))], 2.0)
     assert await history(devices) == []
 
 
 async def test_a_port_that_opens_a_container_that_stops_and_a_unit_that_fails_are_changes(devices):
-    def found(state: str, **more: Any) -> Sighting:
+    def with_container(state: str, **more: Any) -> Sighting:
         box = Container(engine="docker", name="web", state=state, image="nginx")
-        return sighting(found=facts(containers=(box,), **more))
+        return sighting(observed=facts(containers=(box,), **more))
 
-    await devices.record_sightings([found("running")], 1.0)
+    await devices.record_sightings([with_container("running")], 1.0)
     ports = (*(facts().ports or ()), Port(protocol="tcp", address="*", port=8080))
     await devices.record_sightings(
-        [found("exited", ports=ports, services=Services(manager="systemd", failed=("nut.service",)))], 2.0
+        [with_container("exited", ports=ports, services=Services(manager="systemd", failed=("nut.service",)))], 2.0
     )
     assert sorted(await history(devices)) == [
         ("containers.docker/web", "running nginx", "not running nginx"),
@@ -364,13 +363,13 @@ anything = st.builds(
 @pytest.mark.thorough
 @given(anything, anything)
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_looking_twice_at_anything_makes_no_change_and_what_is_kept_can_be_read_again(before, found):
+def test_looking_twice_at_anything_makes_no_change_and_what_is_kept_can_be_read_again(before, after):
     device = merge(Device(), Sighting(kind="host", name="x", facts=before), 1.0)
     device = msgspec.structs.replace(device, reported=view(device))
-    once = merge(device, Sighting(kind="host", name="x", facts=found), 2.0)
-    _, told = differences(device.reported, view(once))
-    once = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(once, reported=told)), type=Device)
-    twice = merge(once, Sighting(kind="host", name="x", facts=found), 3.0)
+    once = merge(device, Sighting(kind="host", name="x", facts=after), 2.0)
+    _, reported = differences(device.reported, view(once))
+    once = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(once, reported=reported)), type=Device)
+    twice = merge(once, Sighting(kind="host", name="x", facts=after), 3.0)
     assert differences(once.reported, view(twice))[0] == []
 
 
@@ -378,22 +377,22 @@ def test_looking_twice_at_anything_makes_no_change_and_what_is_kept_can_be_read_
 
 
 async def test_servers_that_see_the_same_at_once_make_one_device_and_one_entry(store):
-    async def look(found: Facts) -> list[Device]:
-        return await Devices(store).record_sightings([sighting(found=found)], 5.0)
+    async def look(observed: Facts) -> list[Device]:
+        return await Devices(store).record_sightings([sighting(observed=observed)], 5.0)
 
     first = await asyncio.gather(*(look(facts()) for _ in range(8)))
     assert {device.id for (device,) in first} == {1}
     await asyncio.gather(*(look(facts("192.168.1.9/24")) for _ in range(8)))
     devices = Devices(store)
     assert len(await devices.all()) == 1
-    assert [one.changes[0]["path"] for one in await devices.changes()].count("device") == 1
+    assert [change.changes[0]["path"] for change in await devices.changes()].count("device") == 1
     assert await history(devices) == [("network.eth0.addresses", "192.168.1.5/24", "192.168.1.9/24")]
 
 
 async def test_the_same_change_may_happen_again(store):
     devices = Devices(store)
     for now, address in enumerate(("192.168.1.5/24", "192.168.1.9/24", "192.168.1.5/24", "192.168.1.9/24")):
-        await devices.record_sightings([sighting(found=facts(address))], float(now))
+        await devices.record_sightings([sighting(observed=facts(address))], float(now))
     assert len(await history(devices)) == 3
 
 
@@ -405,7 +404,7 @@ async def test_old_history_and_devices_unseen_for_long_are_forgotten(store, monk
     )
     (left,) = await devices.all()
     assert left.name == "new"
-    assert [one.name for one in await devices.changes()] == ["new"]
+    assert [device.name for device in await devices.changes()] == ["new"]
     assert left.id == 2
     monkeypatch.setattr(kept_in, "MOST_CHANGES", 3)
     for number in range(10):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quorate.operations.registry import operations
-from quorate.surfaces.argument_pairs import example_pairs, parse_pairs
+from quorate.surfaces.arguments import example_pairs, parse_pairs
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import text_of
 
@@ -25,14 +25,20 @@ ACCOUNTS = "host_admin_"
 
 
 @pytest.mark.thorough
-async def test_every_example_runs_as_it_stands_in_a_house_with_a_nas(tmp_path: Path) -> None:
+async def test_every_example_runs_unchanged_in_a_homelab_with_a_nas(tmp_path: Path) -> None:
     loopback = {"networks": (ipaddress.ip_network("127.0.0.0/8"),)}
-    wanted = [one for one in operations({"hosts", "host_admin", "map"}).values() if not one.name.startswith(ACCOUNTS)]
+    examples = [
+        operation
+        for operation in operations({"hosts", "host_admin", "map"}).values()
+        if not operation.name.startswith(ACCOUNTS)
+    ]
     async with house(tmp_path, homelab=loopback) as built:
-        for operation in wanted:
-            given = parse_pairs(example_pairs(operation), operation.schema())
-            given |= {"dry_run": True} if operation.changes and "dry_run" in operation.schema()["properties"] else {}
-            answer = await built.quorate.call(operation.name, **given)
+        for operation in examples:
+            arguments = parse_pairs(example_pairs(operation), operation.schema())
+            arguments |= (
+                {"dry_run": True} if operation.changes and "dry_run" in operation.schema()["properties"] else {}
+            )
+            answer = await built.quorate.call(operation.name, **arguments)
             expected = ELSEWHERE.get(operation.name, "")
             assert bool(answer.is_error) is bool(expected), f"{operation.name}: {text_of(answer)}"
             assert expected in text_of(answer)

@@ -9,8 +9,7 @@ import pytest
 
 from quorate.app import demo_settings
 from quorate.config import ConfigError, load
-from quorate.config.names import HOMELAB
-from quorate.config.settings import PRIVATE_NETWORKS, HomelabSettings
+from quorate.config.homelab import HOMELAB_OPTIONS, PRIVATE_NETWORKS, HomelabSettings
 from quorate.secret import Secret
 from quorate.ssh.settings import Login
 from quorate.ssh.target import SshTarget
@@ -40,29 +39,29 @@ def refusal(text: str, **environ: str) -> str:
 
 
 def test_without_any_setting_our_own_folders_and_the_private_networks_are_used(empty_home):
-    found = homelab()
-    assert found.ssh.nodes == Login()
-    assert found.networks == PRIVATE_NETWORKS
-    assert found.ssh.known_hosts == (empty_home / ".ssh/known_hosts", Path("/etc/ssh/ssh_known_hosts"))
-    assert found.ssh.pins == empty_home / ".local/state/quorate/known_hosts"
-    assert found.secrets_file == empty_home / ".local/state/quorate/secrets.json"
-    assert found.secrets_folder == empty_home / ".config/quorate/secrets"
-    assert found.catalogue == empty_home / ".config/quorate/services"
-    assert found.work == empty_home / ".local/state/quorate/work"
-    assert found.passphrase is None
+    settings = homelab()
+    assert settings.ssh.nodes == Login()
+    assert settings.networks == PRIVATE_NETWORKS
+    assert settings.ssh.known_hosts == (empty_home / ".ssh/known_hosts", Path("/etc/ssh/ssh_known_hosts"))
+    assert settings.ssh.pins == empty_home / ".local/state/quorate/known_hosts"
+    assert settings.secrets_file == empty_home / ".local/state/quorate/secrets.json"
+    assert settings.secrets_folder == empty_home / ".config/quorate/secrets"
+    assert settings.catalogue == empty_home / ".config/quorate/services"
+    assert settings.work == empty_home / ".local/state/quorate/work"
+    assert settings.passphrase is None
 
 
 def test_the_folders_follow_xdg(empty_home):
-    found = homelab(XDG_STATE_HOME="/var/lib", XDG_CONFIG_HOME="/etc/xdg")
-    assert found.secrets_file == Path("/var/lib/quorate/secrets.json")
-    assert found.catalogue == Path("/etc/xdg/quorate/services")
-    assert found.scripts_index == Path("/var/lib/quorate/scripts.json")
+    settings = homelab(XDG_STATE_HOME="/var/lib", XDG_CONFIG_HOME="/etc/xdg")
+    assert settings.secrets_file == Path("/var/lib/quorate/secrets.json")
+    assert settings.catalogue == Path("/etc/xdg/quorate/services")
+    assert settings.scripts_index == Path("/var/lib/quorate/scripts.json")
 
 
 def test_the_table_says_how_hosts_are_reached(empty_home):
     Path("word").write_text("open sesame, please\n")
     Path("hosts").write_text("")
-    found = homelab(
+    settings = homelab(
         '[homelab]\nuser = "admin"\nkey = "~/.ssh/lab"\njump = "me@bastion:2200"\nknown_hosts = ["hosts"]\n'
         'password = { env = "LAB_PASSWORD" }\nnetworks = ["192.0.2.0/24"]\nmax_output_bytes = 2048\n'
         'secrets_file = "vault"\nsecrets_folder = "mine"\nsecrets_passphrase = { file = "word" }\n'
@@ -70,31 +69,31 @@ def test_the_table_says_how_hosts_are_reached(empty_home):
         LAB_PASSWORD="lab-secret",
     )
     key = empty_home / ".ssh/lab"
-    assert found.ssh.nodes == Login(
+    assert settings.ssh.nodes == Login(
         user="admin", key=key, password=Secret("lab-secret"), jump=SshTarget("bastion", 2200, "me", key)
     )
-    assert found.networks == (ipaddress.ip_network("192.0.2.0/24"),)
-    assert found.ssh.known_hosts[0] == empty_home / "hosts"
-    assert found.ssh.max_output == 2048
-    assert (found.secrets_file, found.secrets_folder) == (empty_home / "vault", empty_home / "mine")
-    assert (found.catalogue, found.work) == (empty_home / "templates", empty_home / "work")
-    assert found.scripts_url == "https://mirror.example.org/pve"
-    assert found.services_folder == "/srv/services"
-    assert found.passphrase == Secret("open sesame, please")
+    assert settings.networks == (ipaddress.ip_network("192.0.2.0/24"),)
+    assert settings.ssh.known_hosts[0] == empty_home / "hosts"
+    assert settings.ssh.max_output == 2048
+    assert (settings.secrets_file, settings.secrets_folder) == (empty_home / "vault", empty_home / "mine")
+    assert (settings.catalogue, settings.work) == (empty_home / "templates", empty_home / "work")
+    assert settings.scripts_url == "https://mirror.example.org/pve"
+    assert settings.services_folder == "/srv/services"
+    assert settings.passphrase == Secret("open sesame, please")
 
 
 def test_variables_are_stronger_than_the_table(empty_home):
-    found = homelab(
+    settings = homelab(
         '[homelab]\nuser = "admin"\nnetworks = ["192.0.2.0/24"]\nsecrets_file = "vault"\n',
         QUORATE_HOMELAB_USER="pi",
         QUORATE_HOMELAB_NETWORKS="10.1.0.0/16, fd00::/64",
         QUORATE_HOMELAB_KEY="~/id",
         QUORATE_SECRETS_PASSPHRASE="from the environment",
     )
-    assert (found.ssh.nodes.user, found.ssh.nodes.key) == ("pi", empty_home / "id")
-    assert found.networks == (ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("fd00::/64"))
-    assert found.secrets_file == empty_home / "vault"
-    assert found.passphrase == Secret("from the environment")
+    assert (settings.ssh.nodes.user, settings.ssh.nodes.key) == ("pi", empty_home / "id")
+    assert settings.networks == (ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("fd00::/64"))
+    assert settings.secrets_file == empty_home / "vault"
+    assert settings.passphrase == Secret("from the environment")
 
 
 def test_the_passphrase_may_stand_in_a_file_that_a_variable_names():
@@ -108,7 +107,7 @@ def test_variables_of_an_env_file_never_reach_references():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('[homelab]\nusr = "x"\n', "Did you mean 'user'?"),
         ('[homelab]\nuser = "no body"\n', "user in [homelab] must be the name of a user"),
@@ -120,10 +119,10 @@ def test_variables_of_an_env_file_never_reach_references():
         ('[homelab]\nsecrets_passphrase = { file = "nowhere" }\n', "cannot be read"),
     ],
 )
-def test_a_mistake_is_one_sentence_without_the_secret(text, said):
-    told = refusal(text)
-    assert said in told
-    assert "canary" not in told
+def test_a_mistake_is_one_sentence_without_the_secret(text, message):
+    error = refusal(text)
+    assert message in error
+    assert "canary" not in error
 
 
 def test_the_homelab_must_be_a_table():
@@ -134,8 +133,8 @@ def test_the_homelab_must_be_a_table():
 
 def test_every_variable_and_key_is_documented():
     text = DOCUMENT.read_text()
-    for names in HOMELAB.values():
-        for name in (*names.variables, *names.keys):
+    for declared in HOMELAB_OPTIONS.values():
+        for name in (*declared.variables, *(declared.keys or ())):
             assert f"`{name}`" in text
 
 
@@ -156,8 +155,8 @@ async def test_the_demo_reaches_nobody_but_this_machine(tmp_path):
         async with rig(tmp_path, toolsets=("homelab",), more=more) as quorate:
             for address in ("192.0.2.7", "nas.example.com"):
                 await quorate.facts("host_register", host="away", address=address, verify=False)
-                told = await quorate.facts("host_verify", host="away")
-                assert told["verified"] is False
-                assert "is not allowed" in told["why"]
+                facts = await quorate.facts("host_verify", host="away")
+                assert facts["verified"] is False
+                assert "is not allowed" in facts["why"]
                 await quorate.facts("host_remove", host="away")
             assert all(network.is_loopback for network in demo.homelab.networks)

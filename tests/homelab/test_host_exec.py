@@ -18,17 +18,14 @@ import pytest
 from quorate.cli.options import STILL_RUNNING
 from quorate.command_rules import CommandRules
 from quorate.config import Access
-from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
-from quorate.config.rules import Policy
+from quorate.config.policy import Policy, read_policy
+from quorate.config.sources import Rank, Source
 from quorate.homelab.homelab import JOBS
-from quorate.homelab.host import Host
-from quorate.homelab.registry import Hosts
+from quorate.homelab.host import Host, Hosts
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.problems import NotFound
-from quorate.pve.clock import SystemClock
-from quorate.state.records import Records
-from quorate.state.store import open_store
+from quorate.pve.connection import SystemClock
+from quorate.state.store import Records, open_store
 from tests.inside.test_ssh import NASTY, sleeping, until
 from tests.rigs.homelab import house
 from tests.rigs.processes import completed
@@ -45,13 +42,13 @@ NAP = f"{os.getpid()}471"
 
 def command_lines() -> str:
     """Every command line and environment of this machine."""
-    found = []
+    seen = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+            seen.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
         except OSError:
             continue
-    return "\n".join(found)
+    return "\n".join(seen)
 
 
 def policy(text: str) -> Policy:
@@ -59,6 +56,25 @@ def policy(text: str) -> Policy:
 
 
 # -- as the login ------------------------------------------------------------------------------------------------------
+
+
+ANCESTORS = """umask; p=$$; while [ "$p" -gt 1 ]; do tr '\\0' ' ' < /proc/$p/cmdline
+p=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$p/status); done"""
+
+
+async def test_commands_keep_the_umask_of_the_login_and_no_command_line_has_the_script(tmp_path: Path) -> None:
+    umask = os.umask(0o027)
+    try:
+        async with house(tmp_path, {"nas": {}}) as built:
+            done = await built.quorate.facts("host_exec", host="nas", command=ANCESTORS)
+            mask, _, lines = done["stdout"].partition("\n")
+            assert (mask, done["result"]) == ("0027", "done")
+            assert "printf %b" in lines, "what started the command is among its ancestors"
+            assert "q_kill" not in lines
+            assert "q_keep" not in lines
+            assert max(map(len, built.hosts["nas"].commands)) < 100
+    finally:
+        os.umask(umask)
 
 
 async def test_a_text_is_run_by_a_shell_and_a_list_as_it_is(tmp_path):
@@ -78,19 +94,19 @@ async def test_nodes_and_guests_are_reached_by_their_names(tmp_path):
     async with house(tmp_path) as built:
         quorate = built.quorate
         assert (await quorate.facts("host_exec", host="pve1", command=["hostname"]))["stdout"] == "pve1\n"
-        told = await quorate.facts("host_exec", host="102", command=["hostname"])
-        assert (told["stdout"], told["way"]) == ("docker01\n", "guest agent of vm 102 docker01")
+        facts = await quorate.facts("host_exec", host="102", command=["hostname"])
+        assert (facts["stdout"], facts["way"]) == ("docker01\n", "guest agent of vm 102 docker01")
         assert quorate.audit()[-1]["outcome"] == "done"
 
 
-async def test_of_a_flood_the_first_bytes_are_told(tmp_path):
+async def test_the_first_bytes_of_a_flood_are_returned(tmp_path):
     async with house(tmp_path) as built:
         facts = await built.quorate.facts("host_exec", host="nas", command="yes | head -c 3000000", max_output=1000)
         assert len(facts["stdout"]) == 1000
         assert "max_output shows more" in facts["stdout_cut"]
 
 
-async def test_a_host_that_is_not_there_not_known_or_does_not_let_in_is_told(tmp_path):
+async def test_the_refusal_says_whether_a_host_is_absent_unknown_or_refuses_the_login(tmp_path):
     async with house(tmp_path, {"nas": {}, "pi": {"password": "open"}}) as built:
         quorate = built.quorate
         assert "no host 'nax'" in await quorate.refusal("host_exec", host="nax", command="true")
@@ -144,6 +160,19 @@ async def test_who_may_only_read_runs_nothing(tmp_path):
 # -- in the background -------------------------------------------------------------------------------------------------
 
 
+async def test_a_list_shows_jobs_that_have_ended_as_ended(tmp_path: Path) -> None:
+    async with house(tmp_path) as built:
+        quorate = built.quorate
+        begun = await quorate.facts("host_exec", host="nas", command=f"sleep {NAP}2", wait=0.5)
+        [folder] = kept_jobs(built.hosts["nas"])
+        [pid] = sleeping(f"{NAP}2")
+        os.kill(int(pid), signal.SIGTERM)
+        await until((folder / "code").exists)
+        [row] = await quorate.rows("host_job")
+        assert (row["job"], row["state"]) == (begun["job"], "ended")
+        assert (await quorate.facts("host_job", action="poll", job=begun["job"]))["exit_code"] == 143
+
+
 async def test_a_long_command_goes_on_is_listed_polled_and_stopped_with_all_it_started(tmp_path):
     async with house(tmp_path) as built:
         quorate = built.quorate
@@ -153,8 +182,8 @@ async def test_a_long_command_goes_on_is_listed_polled_and_stopped_with_all_it_s
         assert f"host_job action=poll job={job}" in facts["next"]
         (row,) = await quorate.rows("host_job")
         assert (row["job"], row["host"], row["state"]) == (job, "host nas", "started")
-        told = await quorate.facts("host_job", action="poll", job=job)
-        assert (told["state"], told["host"], told["stdout"]) == ("running", "host nas", "one\n")
+        output = await quorate.facts("host_job", action="poll", job=job)
+        assert (output["state"], output["host"], output["stdout"]) == ("running", "host nas", "one\n")
         stopped = await quorate.facts("host_job", action="stop", job=job)
         assert stopped["signal"] == "TERM"
         assert sleeping(f"{NAP}1") == []
@@ -163,7 +192,7 @@ async def test_a_long_command_goes_on_is_listed_polled_and_stopped_with_all_it_s
         assert "needs the job" in await quorate.refusal("host_job", action="stop")
 
 
-async def test_a_job_in_a_guest_that_is_hidden_from_the_caller_is_neither_listed_nor_told_nor_stopped(tmp_path):
+async def test_a_job_in_a_guest_that_is_hidden_from_the_caller_is_neither_listed_nor_shown_nor_stopped(tmp_path):
     rules = policy('[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [102]\n')
     async with house(tmp_path) as built:
         quorate = built.quorate
@@ -211,25 +240,25 @@ async def test_what_ignores_a_polite_end_as_root_is_ended_by_force_and_by_its_ti
     async with house(tmp_path, {"nas": {"noise": login}}) as built:
         quorate = built.quorate
         stubborn = f'trap "" TERM; sleep {NAP}3 & sleep {NAP}3; sleep {NAP}3'
-        given = {"host": "nas", "sudo": True, "password": PASSWORD, "key": str(built.hosts["nas"].key_file)}
-        facts = await quorate.facts("host_exec", command=stubborn, wait=0.5, **given)
+        arguments = {"host": "nas", "sudo": True, "password": PASSWORD, "key": str(built.hosts["nas"].key_file)}
+        facts = await quorate.facts("host_exec", command=stubborn, wait=0.5, **arguments)
         await until(lambda: len(sleeping(f"{NAP}3")) == 2)
         assert (await quorate.facts("host_job", action="stop", job=facts["job"]))["signal"] == "KILL"
         assert sleeping(f"{NAP}3") == []
-        limited = await quorate.facts("host_exec", command=f"sleep {NAP}4", timeout=1, **given)
+        limited = await quorate.facts("host_exec", command=f"sleep {NAP}4", timeout=1, **arguments)
         assert limited["signal"] == "TERM"
         assert PASSWORD not in quorate.audit_file.read_text()
 
 
 @needs_sudo
-async def test_a_wrong_password_for_sudo_is_tried_once_and_told(tmp_path):
+async def test_a_wrong_password_for_sudo_is_tried_once_and_reported(tmp_path):
     async with house(tmp_path, {"nas": {"noise": plain_login(tmp_path / "login")}}) as built:
-        given = {"host": "nas", "command": "cat", "sudo": True, "stdin": "a\nb\nc\n"}
+        arguments = {"host": "nas", "command": "cat", "sudo": True, "stdin": "a\nb\nc\n"}
         key = str(built.hosts["nas"].key_file)
-        words = await built.quorate.refusal("host_exec", password="wrong horse", key=key, **given)
+        words = await built.quorate.refusal("host_exec", password="wrong horse", key=key, **arguments)
         assert "1 incorrect password attempt" in words
         assert "wrong horse" not in words
-        words = await built.quorate.refusal("host_exec", **given)
+        words = await built.quorate.refusal("host_exec", **arguments)
         assert "a password is required" in words
         assert "sudo_password" in words
 
@@ -272,13 +301,13 @@ async def test_a_command_that_outlasts_quorate_call_goes_on_and_the_next_call_fo
             done = await asyncio.to_thread(completed, "call", *words, "--access", "operate", environ=environ)
             return done.returncode, done.stdout
 
-        code, said = await call("host_exec", "host=nas", "command=echo begun; sleep 600", "wait=0")
-        assert code == STILL_RUNNING, said
-        job = next(word for word in said.split() if word.startswith("kept:"))
-        code, said = await call("host_job", "action=poll", f"job={job}")
-        assert (code, "begun" in said, "running" in said) == (0, True, True), said
-        _, said = await call("host_job", "action=stop", f"job={job}")
-        assert "signal: TERM" in said
+        code, output = await call("host_exec", "host=nas", "command=echo begun; sleep 600", "wait=0")
+        assert code == STILL_RUNNING, output
+        job = next(word for word in output.split() if word.startswith("kept:"))
+        code, output = await call("host_job", "action=poll", f"job={job}")
+        assert (code, "begun" in output, "running" in output) == (0, True, True), output
+        _, output = await call("host_job", "action=stop", f"job={job}")
+        assert "signal: TERM" in output
 
 
 async def test_a_job_that_an_older_version_recorded_is_still_found(tmp_path):
@@ -298,8 +327,8 @@ async def test_a_job_belongs_to_the_caller_who_started_it(tmp_path):
     async with house(tmp_path) as built:
         alice, bob = (Exchange(Caller(subject=name)) for name in ("alice", "bob"))
 
-        async def run(who: Exchange, tool: str, **given: Any) -> Any:
-            return (await built.quorate.app.pipeline.run(tool, given, who)).data
+        async def run(who: Exchange, tool: str, **arguments: Any) -> Any:
+            return (await built.quorate.app.pipeline.run(tool, arguments, who)).data
 
         job = (await run(alice, "host_exec", host="nas", command=f"sleep {NAP}6", wait=0.5))["job"]
         assert [len((await run(who, "host_job")).rows) for who in (alice, bob, Exchange())] == [1, 0, 1]
@@ -359,7 +388,7 @@ async def test_what_a_command_left_on_its_machine_goes_an_hour_after_its_end(tmp
         begun = {}
         for name, command in (("ended", "true"), ("lost", f"sleep {NAP}7"), ("running", f"sleep {NAP}8")):
             job = (await quorate.facts("host_exec", host="nas", command=f"sleep 0.2; {command}", wait=0))["job"]
-            begun[name] = next(one for one in kept_jobs(nas) if one.name.endswith(job.removeprefix("kept:")))
+            begun[name] = next(record for record in kept_jobs(nas) if record.name.endswith(job.removeprefix("kept:")))
             if name == "ended":
                 await quorate.facts("host_job", action="poll", job=job, seconds=10)
         for file in ("supervisor", "pid"):  # as if the power had failed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorate.config import Access
-from quorate.config.rules import Policy, Rule
+from quorate.config.policy import Policy, Rule
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.explanation import explain
 from tests.rigs.homelab import house
@@ -46,12 +46,12 @@ def at(built: Any, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("pattern", ["nas", "NA*", "label:prod", "label:role=*"])
 async def test_hosts_that_are_denied_by_name_or_label_are_not_changed(tmp_path, pattern):
     async with ruled(tmp_path, deny("change", hosts=(pattern,))) as built:
-        for tool, given in (
+        for tool, arguments in (
             ("host_exec", {"command": ["true"]}),
             ("host_update", {"display_name": "x"}),
             ("host_remove", {}),
         ):
-            assert "'mine'" in await built.quorate.refusal(tool, host="nas", **given)
+            assert "'mine'" in await built.quorate.refusal(tool, host="nas", **arguments)
         await built.quorate.facts("host_exec", host="pi", command=["true"])
         assert (await built.quorate.facts("host_verify", host="nas"))["verified"] is True
 
@@ -73,11 +73,11 @@ async def test_a_denied_host_is_not_reached_by_the_port_or_the_name_of_another(t
         nas, quorate = built.hosts["nas"], built.quorate
         key = str(nas.key_file)
         await quorate.facts("host_register", host="localhost", address="192.0.2.7", verify=False)
-        for given in (
+        for arguments in (
             {"host": f"pi:{nas.port}"},
             {"host": "tester@nas"},
         ):
-            assert "'mine'" in await quorate.refusal("host_exec", command=["true"], key=key, **given), given
+            assert "'mine'" in await quorate.refusal("host_exec", command=["true"], key=key, **arguments), arguments
         assert nas.commands == []
         key = str(built.hosts["pi"].key_file)
         await quorate.facts("host_exec", host=f"tester@nas:{built.hosts['pi'].port}", command=["true"], key=key)
@@ -178,9 +178,9 @@ async def test_a_protected_guest_is_not_reached_as_a_host(tmp_path, rule):
 async def test_a_hidden_guest_is_not_looked_into_as_a_host(tmp_path):
     async with ruled(tmp_path, deny("look_inside", tags=("prod",))) as built:
         await built.quorate.facts("host_register", host="plain", address=ADDRESS, verify=False)
-        told = await built.quorate.facts("host_verify", host="plain")
-        assert (told["verified"], told["failed_at"]) == (False, "rules")
-        assert "'mine'" in told["why"]
+        facts = await built.quorate.facts("host_verify", host="plain")
+        assert (facts["verified"], facts["failed_at"]) == (False, "rules")
+        assert "'mine'" in facts["why"]
 
 
 async def test_a_protected_node_is_not_reached_as_a_host(tmp_path):
@@ -202,7 +202,7 @@ async def test_a_host_that_is_a_guest_is_used_as_that_guest_where_rules_allow_it
 async def test_a_cluster_that_only_reads_is_not_changed_by_way_of_a_host(tmp_path):
     async with ruled(tmp_path) as built:
         app = built.quorate.app
-        only_reading = tuple(replace(one, access=Access.READ) for one in app.settings.clusters)
+        only_reading = tuple(replace(cluster, access=Access.READ) for cluster in app.settings.clusters)
         app.adopt(replace(app.settings, clusters=only_reading))
         text = await built.quorate.refusal("host_exec", host=f"root@{ADDRESS}", command=["true"])
         assert "which this call may not reach" in text
@@ -231,12 +231,12 @@ async def test_without_rules_nobody_is_asked_who_a_host_is(tmp_path):
 async def test_what_would_become_of_a_look_into_a_host_is_explained_as_it_would_be_decided(tmp_path):
     async with ruled(tmp_path, deny("look_inside", hosts=("nas",))) as built:
 
-        async def told(host: str) -> tuple[str, str]:
-            given = await explain(built.quorate.app.pipeline, "host_discover", {"host": host}, Caller("operator"))
-            return given["verdict"], given.get("why", "")
+        async def explained(host: str) -> tuple[str, str]:
+            explanation = await explain(built.quorate.app.pipeline, "host_discover", {"host": host}, Caller("operator"))
+            return explanation["verdict"], explanation.get("why", "")
 
-        verdict, why = await told("nas")
+        verdict, why = await explained("nas")
         assert (verdict, "'mine'" in why) == ("refused", True)
-        assert (await told("pi"))[0] == "allowed"
-        assert (await told("nowhere"))[0] == "allowed, but it would fail"
+        assert (await explained("pi"))[0] == "allowed"
+        assert (await explained("nowhere"))[0] == "allowed, but it would fail"
         assert built.hosts["pi"].commands == []

@@ -14,7 +14,7 @@ from tests.rigs.infra_hosts import InfraLab, infra_lab
 pytestmark = pytest.mark.anyio
 
 
-def wanted(lab: InfraLab, **changes):
+def lab_document(lab: InfraLab, **changes):
     return {
         "name": "lab",
         "hosts": {"one": lab.host("one"), "two": lab.host("two", labels=["quiet"])},
@@ -28,8 +28,8 @@ def wanted(lab: InfraLab, **changes):
 
 async def test_a_document_is_planned_applied_and_then_there_is_nothing_to_do(tmp_path):
     async with infra_lab(tmp_path) as lab:
-        plan = await lab.quorate.facts("infra_plan", document=wanted(lab))
-        assert [(one["what"], one["action"]) for one in plan["changes"]] == [
+        plan = await lab.quorate.facts("infra_plan", document=lab_document(lab))
+        assert [(change["what"], change["action"]) for change in plan["changes"]] == [
             ("host one", "create"), ("host two", "create"), ("workload db", "create"), ("workload web", "create"),
         ]  # fmt: skip
         assert lab.engines["one"].containers == {}
@@ -42,18 +42,31 @@ async def test_a_document_is_planned_applied_and_then_there_is_nothing_to_do(tmp
         assert lab.running("one") == {"db": "postgres:16"}
         assert lab.running("two") == {"web": "nginx:1.27"}
         before = [len(engine.changes) for engine in lab.engines.values()]
-        again = await lab.quorate.facts("infra_apply", document=wanted(lab))
+        again = await lab.quorate.facts("infra_apply", document=lab_document(lab))
         assert again["result"] == "nothing to do"
         assert [len(engine.changes) for engine in lab.engines.values()] == before
-        told = await lab.quorate.facts("infra_plan", plan="lab")
-        assert told["result"] == {"none": 4}
-        assert {one["state"] for one in told["last_run"]} == {"done"}
+        facts = await lab.quorate.facts("infra_plan", plan="lab")
+        assert facts["result"] == {"none": 4}
+        assert {step["state"] for step in facts["last_run"]} == {"done"}
+
+
+async def test_a_document_that_everything_matches_is_stored(tmp_path):
+    async with infra_lab(tmp_path, register=True) as lab:
+        document = {"name": "small", "workloads": {"cache": {"host": "one", "image": "redis:7"}}}
+        await lab.quorate.facts("infra_apply", document=document)
+        other = {**document, "name": "other"}
+        shown = await lab.quorate.facts("infra_apply", document=other, dry_run=True)
+        assert [step["step"] for step in shown["steps"]] == ["Store the document: everything matches it"]
+        assert "There is no plan 'other'" in await lab.quorate.refusal("infra_plan", plan="other")
+        assert (await lab.quorate.facts("infra_apply", document=other))["result"] == "done"
+        assert (await lab.quorate.facts("infra_plan", plan="other"))["result"] == {"none": 1}
+        assert (await lab.quorate.facts("infra_apply", document=other))["result"] == "nothing to do"
 
 
 async def test_a_dry_run_and_a_plan_change_nothing(tmp_path):
     async with infra_lab(tmp_path) as lab:
-        told = await lab.quorate.facts("infra_apply", document=wanted(lab), dry_run=True)
-        assert len(told["steps"]) == 4
+        facts = await lab.quorate.facts("infra_apply", document=lab_document(lab), dry_run=True)
+        assert len(facts["steps"]) == 4
         assert lab.engines["one"].changes == []
         assert await lab.quorate.rows("host_list", clusters=False) == []
 
@@ -90,12 +103,12 @@ async def test_yaml_is_read_as_well_as_an_object(tmp_path):
         ({"guests": {"g": {"type": "ct"}}}, "a container needs a template"),
     ],
 )  # fmt: skip
-async def test_what_is_wrong_is_told_with_its_path_and_nothing_is_done(tmp_path, changes, says):
+async def test_faults_are_reported_with_their_path_and_nothing_is_done(tmp_path, changes, says):
     async with infra_lab(tmp_path) as lab:
-        document = wanted(lab, **changes)
-        told = await lab.quorate.facts("infra_validate", document=document, level="basic")
-        assert not told["valid"]
-        assert any(says in one for one in told["errors"]), told["errors"]
+        document = lab_document(lab, **changes)
+        facts = await lab.quorate.facts("infra_validate", document=document, level="basic")
+        assert not facts["valid"]
+        assert any(says in error for error in facts["errors"]), facts["errors"]
         assert "The document cannot be used" in await lab.quorate.refusal("infra_apply", document=document)
         assert lab.engines["one"].changes == []
 
@@ -106,14 +119,14 @@ async def test_aliases_that_would_grow_without_end_are_refused(tmp_path):
         assert "YAML aliases" in await lab.quorate.refusal("infra_validate", document=bomb)
 
 
-async def test_what_differs_is_told_field_by_field_and_replacing_counts_as_destroying(tmp_path):
+async def test_differences_are_shown_field_by_field_and_replacing_counts_as_destroying(tmp_path):
     async with infra_lab(tmp_path) as lab:
-        await lab.quorate.facts("infra_apply", document=wanted(lab))
-        document = wanted(lab)
+        await lab.quorate.facts("infra_apply", document=lab_document(lab))
+        document = lab_document(lab)
         document["workloads"]["web"] |= {"image": "nginx:1.28", "memory": "256M"}
         document["hosts"]["two"]["labels"] = ["loud"]
         plan = await lab.quorate.facts("infra_plan", document=document)
-        changes = {one["what"]: one for one in plan["changes"]}
+        changes = {change["what"]: change for change in plan["changes"]}
         assert changes["workload web"]["action"] == "update"
         assert {"field": "image", "now": "nginx:1.27", "wanted": "nginx:1.28"} in changes["workload web"]["changes"]
         assert changes["host two"]["changes"] == [{"field": "labels", "now": ["quiet"], "wanted": ["loud"]}]
@@ -126,8 +139,8 @@ async def test_what_differs_is_told_field_by_field_and_replacing_counts_as_destr
 
 async def test_replacing_needs_the_access_level_that_destroying_needs(tmp_path):
     async with infra_lab(tmp_path, access=Access.OPERATE) as lab:
-        await lab.quorate.facts("infra_apply", document=wanted(lab))
-        document = wanted(lab)
+        await lab.quorate.facts("infra_apply", document=lab_document(lab))
+        document = lab_document(lab)
         document["workloads"]["web"]["image"] = "nginx:1.28"
         assert "access" in await lab.quorate.refusal("infra_apply", document=document)
         assert lab.running("two") == {"web": "nginx:1.27"}
@@ -136,7 +149,7 @@ async def test_replacing_needs_the_access_level_that_destroying_needs(tmp_path):
 async def test_another_value_of_a_secret_is_noticed_although_nobody_can_read_it_there(tmp_path, monkeypatch):
     monkeypatch.setenv("HOMELAB_DB", "first-secret")
     async with infra_lab(tmp_path) as lab:
-        document = wanted(lab)
+        document = lab_document(lab)
         document["workloads"]["db"]["secrets"] = {"POSTGRES_PASSWORD": "env:HOMELAB_DB"}
         await lab.quorate.facts("infra_apply", document=document)
         assert "POSTGRES_PASSWORD=first-secret" in lab.engines["one"].bodies[0]["Env"]
@@ -151,9 +164,9 @@ async def test_another_value_of_a_secret_is_noticed_although_nobody_can_read_it_
 @pytest.mark.thorough
 async def test_what_is_wanted_no_more_is_left_unless_pruning_is_asked_for(tmp_path):
     async with infra_lab(tmp_path) as lab:
-        await lab.quorate.facts("infra_apply", document=wanted(lab))
+        await lab.quorate.facts("infra_apply", document=lab_document(lab))
         lab.engines["two"].add("stranger", "someone:1")
-        less = wanted(lab, workloads={"db": wanted(lab)["workloads"]["db"]})
+        less = lab_document(lab, workloads={"db": lab_document(lab)["workloads"]["db"]})
         plan = await lab.quorate.facts("infra_plan", document=less)
         assert plan["left_over"] == ["workload web on two"]
         assert (await lab.quorate.facts("infra_apply", document=less))["result"] == "nothing to do"
@@ -166,13 +179,13 @@ async def test_what_is_wanted_no_more_is_left_unless_pruning_is_asked_for(tmp_pa
 @pytest.mark.thorough
 async def test_validation_measures_the_hosts(tmp_path):
     async with infra_lab(tmp_path) as lab:
-        document = wanted(lab)
+        document = lab_document(lab)
         document["workloads"]["db"]["memory"] = "900T"
         document["hosts"]["away"] = {**lab.host("two"), "port": 1}
-        told = await lab.quorate.facts("infra_validate", document=document)
-        assert any("memory free" in one for one in told["errors"]), told
-        assert any(one.startswith("hosts.away") for one in told["errors"]), told
-        fine = await lab.quorate.facts("infra_validate", document=wanted(lab), level="simulation")
+        facts = await lab.quorate.facts("infra_validate", document=document)
+        assert any("memory free" in error for error in facts["errors"]), facts
+        assert any(error.startswith("hosts.away") for error in facts["errors"]), facts
+        fine = await lab.quorate.facts("infra_validate", document=lab_document(lab), level="simulation")
         assert fine["valid"], fine
         assert fine["order"] == ["host one", "host two", "workload db", "workload web"]
         assert lab.engines["one"].changes == []
@@ -181,7 +194,7 @@ async def test_validation_measures_the_hosts(tmp_path):
 @pytest.mark.thorough
 async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the_last(tmp_path):
     async with infra_lab(tmp_path) as lab:
-        await lab.quorate.facts("infra_apply", document=wanted(lab))
+        await lab.quorate.facts("infra_apply", document=lab_document(lab))
         await lab.quorate.facts("infra_scale", name="web", replicas=3)
         assert set(lab.running("two")) == {"web", "web-2", "web-3"}
         outside = [body["HostConfig"]["PortBindings"]["80/tcp"][0]["HostPort"] for body in lab.engines["two"].bodies]
@@ -198,11 +211,11 @@ async def test_copies_get_ports_one_after_the_other_and_fewer_of_them_remove_the
 @pytest.mark.thorough
 async def test_a_step_that_outlasts_the_call_goes_on_and_the_rest_is_done_by_the_next(tmp_path):
     async with infra_lab(tmp_path, register=True) as lab:
-        document = wanted(lab, hosts={})
+        document = lab_document(lab, hosts={})
         lab.engines["one"].pulling.clear()
-        told = await lab.quorate.facts("infra_apply", document=document, wait=0.2)
-        assert [step["state"] for step in told["steps"]] == ["running", "not tried"]
-        assert "infra_apply plan=lab-" in told["next"]
+        facts = await lab.quorate.facts("infra_apply", document=document, wait=0.2)
+        assert [step["state"] for step in facts["steps"]] == ["running", "not tried"]
+        assert "infra_apply plan=lab-" in facts["next"]
         assert "still being deployed" in await lab.quorate.refusal("infra_apply", document=document)
         lab.engines["one"].pulling.set()
         while "db" not in lab.running("one"):
@@ -218,6 +231,6 @@ def test_the_document_of_the_manual_is_right():
     text = (paths.DOCS / "homelab/infra.md").read_text()
     document, faults = examine_document(text.split("```yaml\n")[1].split("```")[0])
     assert faults == []
-    assert [str(one) for one in document.order()] == [
+    assert [str(item) for item in document.order()] == [
         "host nas", "guest web01", "workload db", "workload app", "service pihole"
     ]  # fmt: skip

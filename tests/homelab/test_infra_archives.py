@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from quorate.homelab.infra.device_backup import extract_files
+from quorate.homelab.infra.backups import extract_files
 
 ASKED = ["/etc/hostname", "/etc/cron.d/*"]
 
@@ -26,7 +26,7 @@ def archive(*names: str, content: bytes = b"x\n", **changes: object) -> bytes:
 
 
 def paths(data: bytes) -> list[str]:
-    return [one.piece.name for one in extract_files(data, "network", ASKED)]
+    return [item.piece.name for item in extract_files(data, "network", ASKED)]
 
 
 def test_only_files_that_were_asked_for_are_taken():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.homelab.infra.dependants import describe_running, parse_connections
+from quorate.homelab.infra.plans import describe_running, parse_connections
 from quorate.inside.facts.model import Facts, Port, Services
 from quorate.ssh.settings import Login, SshSettings
 from tests.rigs.homelab import house
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.anyio
 
 
 async def furnish(lab: InfraLab, **more) -> None:
-    given = {"host": "one", "name": "web", "image": "nginx:1", "ports": ["8080:80"], "env": {"WORD": "x"}, **more}
-    await lab.quorate.facts("workload_deploy", **given)
+    arguments = {"host": "one", "name": "web", "image": "nginx:1", "ports": ["8080:80"], "env": {"WORD": "x"}, **more}
+    await lab.quorate.facts("workload_deploy", **arguments)
 
 
 async def test_a_device_that_is_needed_is_not_taken_away(tmp_path):
@@ -30,11 +30,11 @@ async def test_a_device_that_is_needed_is_not_taken_away(tmp_path):
         await lab.quorate.facts("host_update", host="two", jump="one")
         document = {"name": "lab", "workloads": {"db": {"host": "one", "image": "db:1"}}}
         await lab.quorate.facts("infra_apply", document=document)
-        told = await lab.quorate.refusal("device_decommission", device="one")
-        assert "docker web (running, nginx:1) runs there" in told
-        assert "host two is reached through it" in told
-        assert "the infrastructure document lab mentions it" in told
-        assert "force=true" in told
+        refusal = await lab.quorate.refusal("device_decommission", device="one")
+        assert "docker web (running, nginx:1) runs there" in refusal
+        assert "host two is reached through it" in refusal
+        assert "the infrastructure document lab mentions it" in refusal
+        assert "force=true" in refusal
         assert {"web", "db"} == set(lab.running("one"))
         assert {"one", "two"} == {row["name"] for row in await lab.quorate.rows("host_list", clusters=False)}
 
@@ -81,11 +81,11 @@ async def test_a_move_that_fails_leaves_it_running_where_it_was(tmp_path):
         assert {"one", "two"} == {row["name"] for row in await lab.quorate.rows("host_list", clusters=False)}
 
 
-async def test_nodes_and_guests_are_told_to_belong_to_their_cluster(tmp_path):
+async def test_nodes_and_guests_are_refused_because_they_belong_to_their_cluster(tmp_path):
     async with infra_lab(tmp_path, "one", register=True) as lab:
         node = lab.quorate.sim.world.nodes
-        told = await lab.quorate.refusal("device_decommission", device=next(iter(node)))
-        assert "not supported for this device" in told
+        refusal = await lab.quorate.refusal("device_decommission", device=next(iter(node)))
+        assert "not supported for this device" in refusal
 
 
 def test_users_of_what_listens_there_are_found_by_their_connections():
@@ -164,8 +164,14 @@ async def standing(tmp_path: Path, config: str) -> AsyncIterator[tuple[Rig, OwnS
         ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
         settings = {"ssh": ssh, "services_folder": str(tmp_path / "srv")}
         async with house(tmp_path, {}, homelab=settings) as built:
-            given = {"host": "box", "address": "127.0.0.1", "port": box.port, "user": "root", "key": str(box.key_file)}
-            await built.quorate.facts("host_register", **given)
+            arguments = {
+                "host": "box",
+                "address": "127.0.0.1",
+                "port": box.port,
+                "user": "root",
+                "key": str(box.key_file),
+            }
+            await built.quorate.facts("host_register", **arguments)
             yield built.quorate, box
 
 
@@ -187,8 +193,8 @@ async def test_name_and_logins_of_a_real_system_are_changed_and_rolled_back(tmp_
 async def test_settings_that_sshd_does_not_take_are_taken_back(tmp_path):
     async with standing(tmp_path, "PasswordAuthentication yes\n") as (quorate, box):
         changes = {"security": {"ssh_password_login": False}}
-        told = await quorate.refusal("device_update", device="box", changes=changes, backup=False)
-        assert "the old settings were restored" in told
+        refusal = await quorate.refusal("device_update", device="box", changes=changes, backup=False)
+        assert "the old settings were restored" in refusal
         assert not list((box.folder / "etc/ssh/sshd_config.d").iterdir())
         locked_out = {"security": {"ssh_root_login": "no"}}
         assert "is root" in await quorate.refusal("device_update", device="box", changes=locked_out)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorate.command_rules import CommandRules
-from quorate.config.rules import Policy, Rule
+from quorate.config.policy import Policy, Rule
 from tests.rigs.infra_hosts import infra_lab
 from tests.rigs.ssh_server import HOST
 
@@ -30,7 +30,7 @@ async def test_a_container_is_made_then_changed_then_left_alone(tmp_path):
         assert (await lab.quorate.facts("infra_apply", document=document))["result"] == "nothing to do"
         document["guests"]["web"] = {**WEB, "memory": "2G", "running": False}
         plan = await lab.quorate.facts("infra_plan", document=document)
-        assert [one["field"] for one in plan["changes"][0]["changes"]] == ["memory", "running"]
+        assert [change["field"] for change in plan["changes"][0]["changes"]] == ["memory", "running"]
         await lab.quorate.facts("infra_apply", document=document)
         assert (await guests(lab))["web"]["status"] == "stopped"
         assert (await lab.quorate.facts("infra_plan", document=document))["result"] == {"none": 1}
@@ -76,14 +76,14 @@ async def test_rules_of_the_cluster_and_of_hosts_hold_for_every_step_of_a_docume
     async with infra_lab(tmp_path, "one", register=True) as lab:
         lab.quorate.app.adopt(replace(lab.quorate.app.settings, policy=Policy(rules)))
         web = {**WEB, "settings": {"node": "pve1"}}
-        told = await lab.quorate.refusal("infra_apply", document={"name": "farm", "guests": {"web": web}})
-        assert "no-node" in told
+        refusal = await lab.quorate.refusal("infra_apply", document={"name": "farm", "guests": {"web": web}})
+        assert "no-node" in refusal
         page = {"host": "one", "image": "nginx:1"}
-        told = await lab.quorate.refusal("infra_apply", document={"name": "farm", "workloads": {"page": page}})
-        assert "no-host" in told
+        refusal = await lab.quorate.refusal("infra_apply", document={"name": "farm", "workloads": {"page": page}})
+        assert "no-host" in refusal
         other = lab.host("one")
-        told = await lab.quorate.refusal("infra_apply", document={"name": "farm", "hosts": {"again": other}})
-        assert "no-host" in told
+        refusal = await lab.quorate.refusal("infra_apply", document={"name": "farm", "hosts": {"again": other}})
+        assert "no-host" in refusal
         assert "web" not in await guests(lab)
         assert lab.engines["one"].changes == []
 
@@ -123,7 +123,7 @@ async def test_a_host_of_a_document_that_turns_out_to_be_a_protected_node_is_not
 
 
 @pytest.mark.parametrize(
-    ("guest", "said"),
+    ("guest", "message"),
     [
         ({**WEB, "settings": {"disks": ["4G"]}}, "settings of web has no 'disks'"),
         ({**WEB, "settings": {"dry_run": True}}, "settings of web has no 'dry_run'"),
@@ -133,8 +133,8 @@ async def test_a_host_of_a_document_that_turns_out_to_be_a_protected_node_is_not
         ({"type": "vm", "clone": "debian-13-cloud", "settings": {"options": {}}}, "settings of web has no 'options'"),
     ],
 )
-async def test_settings_that_the_tool_would_refuse_are_refused_in_words(tmp_path, guest, said):
+async def test_settings_that_the_tool_would_refuse_are_refused_in_words(tmp_path, guest, message):
     async with infra_lab(tmp_path, "one", register=True) as lab:
         text = await lab.quorate.refusal("infra_apply", document={"name": "farm", "guests": {"web": guest}})
-        assert said in text
+        assert message in text
         assert "web" not in await guests(lab)

@@ -19,7 +19,7 @@ CHAIN = ["db", "cache", "app", "web"]
 HOSTS = {"db": "one", "cache": "two", "app": "one", "web": "two"}
 
 
-def wanted() -> dict[str, Any]:
+def chain_document() -> dict[str, Any]:
     before = [None, *CHAIN]
     return {
         "name": "chain",
@@ -34,8 +34,9 @@ def state_of(lab: InfraLab) -> dict[str, Any]:
     """All that a person would look at: every container with what makes it, but for its id."""
     return {
         host: {
-            name: {key: one[key] for key in ("Config", "HostConfig", "Mounts")} | {"status": one["State"]["Status"]}
-            for name, one in sorted(engine.containers.items())
+            name: {key: container[key] for key in ("Config", "HostConfig", "Mounts")}
+            | {"status": container["State"]["Status"]}
+            for name, container in sorted(engine.containers.items())
         }
         for host, engine in lab.engines.items()
     }
@@ -68,25 +69,25 @@ async def test_after_a_failure_at_any_step_it_goes_on_from_there_and_can_be_roll
                 lab.engines[HOSTS[name]].images.add(f"{name}:1")
         lab.engines[HOSTS[broken]].pull_error = "the registry is on fire"
 
-        answer = await lab.quorate.call("infra_apply", document=wanted())
+        answer = await lab.quorate.call("infra_apply", document=chain_document())
         assert answer.is_error
-        told = text_of(answer)
+        text = text_of(answer)
         steps = answer.structured_content["steps"] if answer.structured_content else []
-        assert [one["state"] for one in steps] == ["done"] * at + ["failed"] + ["not tried"] * (3 - at)
-        assert "the registry is on fire" in told
-        assert "infra_apply plan=chain-" in told
+        assert [step["state"] for step in steps] == ["done"] * at + ["failed"] + ["not tried"] * (3 - at)
+        assert "the registry is on fire" in text
+        assert "infra_apply plan=chain-" in text
         assert [name for name in CHAIN if name in lab.running(HOSTS[name])] == CHAIN[:at]
 
-        plan = await lab.quorate.facts("infra_plan", document=wanted())
-        assert [one["what"] for one in plan["changes"]] == [f"workload {name}" for name in CHAIN[at:]]
-        assert [one["state"] for one in plan["last_run"]] == ["done"] * at + ["failed"]
+        plan = await lab.quorate.facts("infra_plan", document=chain_document())
+        assert [change["what"] for change in plan["changes"]] == [f"workload {name}" for name in CHAIN[at:]]
+        assert [step["state"] for step in plan["last_run"]] == ["done"] * at + ["failed"]
         assert broken in plan["last_run"][-1]["step"]
 
         lab.engines[HOSTS[broken]].pull_error = ""
-        made = [len(engine.bodies) for engine in lab.engines.values()]
+        counts = [len(engine.bodies) for engine in lab.engines.values()]
         done = await lab.quorate.facts("infra_apply", plan=plan["plan"])
         assert done["result"] == "done"
-        assert sum(len(engine.bodies) for engine in lab.engines.values()) - sum(made) == 4 - at
+        assert sum(len(engine.bodies) for engine in lab.engines.values()) - sum(counts) == 4 - at
         assert all(name in lab.running(HOSTS[name]) for name in CHAIN)
 
         back = await lab.quorate.facts("infra_rollback", backup=backup["backup"])
@@ -99,21 +100,21 @@ async def test_after_a_failure_at_any_step_it_goes_on_from_there_and_can_be_roll
 async def test_a_rollback_from_the_middle_brings_back_what_was_removed_replaced_and_stopped(tmp_path):
     async with infra_lab(tmp_path, register=True) as lab:
         furnish(lab)
-        await lab.quorate.facts("infra_apply", document=wanted())
+        await lab.quorate.facts("infra_apply", document=chain_document())
         before = state_of(lab)
         backup = await backed_up(lab)
         await lab.quorate.facts("workload_remove", host="one", name="old")
         await lab.quorate.facts("workload_power", host="two", name="asleep", action="start")
         await lab.quorate.facts("workload_power", host="one", name="db", action="stop")
-        changed = wanted()
+        changed = chain_document()
         changed["workloads"]["web"] |= {"image": "web:2", "memory": "64M"}
         changed["workloads"]["more"] = {"host": "two", "image": "more:1"}
         await lab.quorate.facts("infra_apply", document=changed)
         plan = await lab.quorate.facts("infra_rollback", backup=backup["backup"], dry_run=True)
-        calls = [one["call"] for one in plan["steps"]]
-        assert calls.index("drop docker more") < next(at for at, one in enumerate(calls) if "docker web" in one)
-        assert any(one.startswith("restore docker old sha256:") for one in calls)
-        assert any(one.startswith("replace docker web sha256:") for one in calls)
+        calls = [step["call"] for step in plan["steps"]]
+        assert calls.index("drop docker more") < next(at for at, call in enumerate(calls) if "docker web" in call)
+        assert any(call.startswith("restore docker old sha256:") for call in calls)
+        assert any(call.startswith("replace docker web sha256:") for call in calls)
         assert "stop docker asleep" in calls
         await lab.quorate.facts("infra_rollback", backup=backup["backup"])
         assert state_of(lab) == before
@@ -173,7 +174,7 @@ async def test_backups_are_listed_newest_first_and_by_device(tmp_path):
         assert [row["backup"] for row in await lab.quorate.rows("infra_backup_list", device="two")] == [second]
 
 
-async def test_an_unknown_backup_is_told_with_those_that_are_there(tmp_path):
+async def test_an_unknown_backup_is_refused_with_those_that_exist(tmp_path):
     async with infra_lab(tmp_path, "one", register=True) as lab:
         backup = await backed_up(lab)
         assert backup["backup"] in await lab.quorate.refusal("infra_rollback", backup="nothing")

@@ -36,8 +36,8 @@ async def test_a_service_is_installed_changed_mended_and_taken_away_by_its_docum
         assert "changes" not in await quorate.facts("infra_plan", document={"name": "lab"}, prune=True)
 
 
-async def test_a_service_that_is_not_in_the_catalogue_is_told_by_validation(tmp_path):
+async def test_validation_reports_a_service_that_is_not_in_the_catalog(tmp_path):
     async with house(tmp_path, {}) as built:
         document = {"name": "lab", "services": {"pihol": {"host": "box"}}}
-        told = await built.quorate.facts("infra_validate", document=document, level="basic")
-        assert any("Did you mean 'pihole'" in one for one in told["errors"])
+        facts = await built.quorate.facts("infra_validate", document=document, level="basic")
+        assert any("Did you mean 'pihole'" in error for error in facts["errors"])

@@ -27,14 +27,14 @@ async def shop(tmp_path: Path, **options) -> AsyncIterator[tuple[Rig, DockerComm
 async def test_a_project_gets_newer_images_and_a_dry_run_changes_nothing(tmp_path):
     async with shop(tmp_path, access=Access.OPERATE) as (quorate, host):
         assert "admin" in await quorate.refusal("workload_prune", host="box")
-        given = {"host": "box", "project": "shop", "services": ["one"]}
-        assert "nothing" in (await quorate.facts("project_update", **given))["updated"]
+        arguments = {"host": "box", "project": "shop", "services": ["one"]}
+        assert "nothing" in (await quorate.facts("project_update", **arguments))["updated"]
         new = host.publish("app:1", "healthy")
         calls = len(host.state()["calls"])
-        shown = await quorate.facts("project_update", **given, dry_run=True)
+        shown = await quorate.facts("project_update", **arguments, dry_run=True)
         assert f"app:1 ({OLD.removeprefix('sha256:')[:12]})" in shown["images"]
         assert not [call for call in host.state()["calls"][calls:] if "pull" in call or " up " in call]
-        done = await quorate.facts("project_update", **given)
+        done = await quorate.facts("project_update", **arguments)
         assert (done["updated"], done["restarted"], done["health"]) == (["app:1"], ["shop-one-1"], "ok")
         assert host.running() == {"one": new, "two": OLD}
 
@@ -88,3 +88,8 @@ async def test_the_last_lines_of_several_workloads_come_in_one_table(tmp_path):
         table = await quorate.facts("workload_logs", host="box", name=["web", "db", "absent"], lines=1)
         assert [row[:1] + row[2:] for row in table["rows"]] == [["web", "no such file"], ["db", "no such file"]]
         assert "absent" in table["no_answer"]
+        for name in ("shop-api", "shop-db"):
+            engine.add(name, "nginx")
+            engine.containers[name]["Config"]["Labels"] = {"com.docker.compose.project": "shop"}
+        both = await quorate.facts("workload_logs", host="box", name=["web", "shop"], lines=1)
+        assert [row[0] for row in both["rows"]] == ["web", "shop-api", "shop-db"]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_host_is_registered_verified_changed_and_forgotten(tmp_path):
     async with house(tmp_path, register=False) as built:
         quorate, nas = built.quorate, built.hosts["nas"]
-        made = await quorate.facts(
+        facts = await quorate.facts(
             "host_register",
             host="nas",
             address="127.0.0.1",
@@ -22,7 +22,7 @@ async def test_a_host_is_registered_verified_changed_and_forgotten(tmp_path):
             key=str(nas.key_file),
             labels=["role=nas"],
         )
-        assert made["verified"] is True
+        assert facts["verified"] is True
         assert (await quorate.facts("host_list", host="nas"))["verdict"] == "ok"
         changed = await quorate.facts("host_update", host="nas", display_name="The big one")
         assert changed["changed"] == {"display_name": ["", "The big one"]}
@@ -46,7 +46,7 @@ async def test_addresses_of_both_families_and_names_are_taken_and_nonsense_is_no
             await built.quorate.facts("host_register", host=f"h{number}", address=address, verify=False)
         listed = {row["at"] for row in await built.quorate.rows("host_list", clusters=False)}
         assert listed == {"2001:db8::7", "::1", "fe80::1%eth0", "nas.example.com", "10.0.0.7"}
-        for address in ("nas:2222", "[::1]", "-oProxyCommand=x", "a b", "", "nas;id"):
+        for address in ("nas:99999", "[nas;id]:22", "-oProxyCommand=x", "a b", "", "nas;id"):
             assert "is not an address" in await built.quorate.refusal("host_register", host="x", address=address)
         for name in ("", "a b", "-x", "x/y", "x" * 65):
             assert "is not a valid host name" in await built.quorate.refusal(
@@ -56,8 +56,8 @@ async def test_addresses_of_both_families_and_names_are_taken_and_nonsense_is_no
 
 async def test_two_names_for_one_machine_are_warned_about(tmp_path):
     async with house(tmp_path) as built:
-        given = {"address": "localhost", "port": built.hosts["nas"].port, "verify": False}
-        planned = await built.quorate.facts("host_register", host="again", dry_run=True, **given)
+        arguments = {"address": "localhost", "port": built.hosts["nas"].port, "verify": False}
+        planned = await built.quorate.facts("host_register", host="again", dry_run=True, **arguments)
         assert "host nas is at the same address" in planned["warnings"][0]
 
 
@@ -82,10 +82,10 @@ async def test_verification_names_what_failed(tmp_path):
 
         async def verdict(**changes):
             await quorate.facts("host_update", host="nas", **changes)
-            told = await quorate.facts("host_verify", host="nas")
-            assert told["verified"] is False
+            facts = await quorate.facts("host_verify", host="nas")
+            assert facts["verified"] is False
             assert (await quorate.facts("host_list", host="nas"))["verdict"] != "ok"
-            return told["failed_at"], told["why"]
+            return facts["failed_at"], facts["why"]
 
         at, why = await verdict(password="file:wrong", key="")
         assert (at, "It refused the password" in why) == ("login", True)
@@ -108,8 +108,8 @@ async def test_a_secret_that_is_gone_is_a_matter_of_settings_not_of_the_login(tm
         secret.chmod(0o600)
         await built.quorate.facts("host_update", host="nas", sudo_password="file:sudo")
         secret.unlink()
-        told = await built.quorate.facts("host_verify", host="nas")
-        assert (told["failed_at"], str(secret) in told["why"]) == ("settings", True)
+        facts = await built.quorate.facts("host_verify", host="nas")
+        assert (facts["failed_at"], str(secret) in facts["why"]) == ("settings", True)
 
 
 async def test_a_new_way_in_has_not_been_tried_and_a_new_label_changes_nothing_about_it(tmp_path):
@@ -138,7 +138,7 @@ async def test_a_password_by_reference_logs_in_and_its_reference_is_shown(tmp_pa
         assert (await built.quorate.facts("host_list", host="nas"))["password_from"] == "file:right"
 
 
-async def test_a_login_without_sudo_is_told_apart_from_no_login(tmp_path):
+async def test_a_login_without_sudo_differs_from_no_login(tmp_path):
     scripts = {
         "sudo": "echo 'sudo: a password is required' >&2; exit 1",
         "id": 'case "$*" in -u) echo 1000;; -un) echo tester;; *) exec /usr/bin/id "$@";; esac',
@@ -150,9 +150,9 @@ async def test_a_login_without_sudo_is_told_apart_from_no_login(tmp_path):
         (tools / name).chmod(0o755)
     environment = {"PATH": f"{tools}:/usr/bin:/bin"}
     async with house(tmp_path, {"nas": {"environment": environment}}) as built:
-        told = await built.quorate.facts("host_verify", host="nas")
-        assert (told["verified"], told["logged_in_as"], told["root"]) == (True, "tester", "no")
-        assert "sudo_password" in told["why_not_root"]
+        facts = await built.quorate.facts("host_verify", host="nas")
+        assert (facts["verified"], facts["logged_in_as"], facts["root"]) == (True, "tester", "no")
+        assert "sudo_password" in facts["why_not_root"]
 
 
 def test_hosts_need_no_cluster():
@@ -162,3 +162,12 @@ def test_hosts_need_no_cluster():
     refused = quorate("call", "guest_list")
     assert refused.returncode == 2
     assert "quorate init" in refused.stderr
+
+
+async def test_an_address_may_have_its_port(tmp_path):
+    async with house(tmp_path, {}) as built:
+        await built.quorate.facts("host_register", host="cam", address="192.168.1.9:2222", verify=False)
+        shown = await built.quorate.facts("host_list", host="cam")
+        assert (shown["address"], shown["port"]) == ("192.168.1.9", 2222)
+        arguments = {"host": "two", "address": "192.168.1.9:2222", "port": 2200, "verify": False}
+        assert "has two ports, 2222 and 2200" in await built.quorate.refusal("host_register", **arguments)

@@ -16,9 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.config.settings import PRIVATE_NETWORKS
-from quorate.homelab.network import neighbors, nmap, targets
-from quorate.homelab.network.probe import PortState, probe
+from quorate.config.homelab import PRIVATE_NETWORKS
+from quorate.homelab.network_probe import (
+    PortState,
+    addresses,
+    as_ranges,
+    neighbors,
+    parse_arp_command,
+    parse_arp_file,
+    parse_ip_neigh,
+    parse_states,
+    probe,
+)
+from quorate.homelab.network_scan import parse_nmap
 from quorate.problems import Problem
 from tests.rigs.homelab import House, house
 from tests.rigs.silent_host import listening, silent
@@ -34,8 +44,8 @@ def home(tmp_path, **more: Any):
 
 async def changes(built: House) -> list[tuple[str, Any, Any]]:
     rows = await built.quorate.rows("network_changes")
-    told = [(row["what"], row.get("old"), row.get("new")) for row in reversed(rows)]
-    return [one for one in told if one[0] != "device"]
+    changes = [(row["what"], row.get("old"), row.get("new")) for row in reversed(rows)]
+    return [change for change in changes if change[0] != "device"]
 
 
 async def test_a_scan_finds_who_answers_and_puts_them_on_the_map(tmp_path):
@@ -48,9 +58,9 @@ async def test_a_scan_finds_who_answers_and_puts_them_on_the_map(tmp_path):
                 ("127.0.9.2", ""),
             ]
             mapped = await built.quorate.rows("network_map")
-            found = {row["address"]: row for row in mapped if row["segment"] == "127.0.9.0/24"}
-            assert found["127.0.9.1"]["device"] == rows[0]["device"]
-            assert found["127.0.9.1"]["role"] == "device"
+            devices = {row["address"]: row for row in mapped if row["segment"] == "127.0.9.0/24"}
+            assert devices["127.0.9.1"]["device"] == rows[0]["device"]
+            assert devices["127.0.9.1"]["role"] == "device"
             again = await built.quorate.rows("network_scan", **arguments)
             assert [row["device"] for row in again] == [row["device"] for row in rows]
             assert await changes(built) == []
@@ -103,7 +113,7 @@ async def test_when_time_is_up_the_answer_says_what_was_not_scanned(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ({"targets": ["8.8.8.0/24"]}, '[homelab] networks = ["8.8.8.0/24"]'),
         ({"targets": ["10.0.0.0/8"]}, "Narrow it to 4096"),
@@ -115,9 +125,9 @@ async def test_when_time_is_up_the_answer_says_what_was_not_scanned(tmp_path):
         ({"targets": ["10.0.0.1"], "ports": [0]}, "1 to 65535"),
     ],
 )
-async def test_what_cannot_or_may_not_be_scanned_is_refused_with_the_way_out(tmp_path, given, words):
+async def test_what_cannot_or_may_not_be_scanned_is_refused_with_the_way_out(tmp_path, arguments, words):
     async with house(tmp_path, {}) as built:
-        assert words in await built.quorate.refusal("network_scan", **given)
+        assert words in await built.quorate.refusal("network_scan", **arguments)
 
 
 async def test_a_range_that_begins_in_an_allowed_network_and_leaves_it_is_refused(tmp_path):
@@ -125,32 +135,32 @@ async def test_a_range_that_begins_in_an_allowed_network_and_leaves_it_is_refuse
         assert "may not be scanned" in await built.quorate.refusal("network_scan", targets=["10.255.255.250-11.0.0.5"])
 
 
-async def test_progress_is_told_while_it_lasts(tmp_path):
+async def test_progress_is_reported_during_the_scan(tmp_path):
     async with home(tmp_path) as built:
         await built.quorate.facts("network_scan", targets=["127.0.7.0/24"], ports=[9, 10])
         assert any("addresses have answered" in (line or "") for _, _, line in built.quorate.progress)
 
 
-addresses = st.lists(
+lists_of_addresses = st.lists(
     st.integers(int(ipaddress.IPv4Address("10.0.0.0")), int(ipaddress.IPv4Address("10.0.1.255"))),
     min_size=1,
     max_size=200,
-).map(lambda numbers: [ipaddress.IPv4Address(one) for one in numbers])
+).map(lambda numbers: [ipaddress.IPv4Address(number) for number in numbers])
 
 
-@given(addresses)
-def test_addresses_told_as_ranges_mean_the_same_addresses(found):
-    assert targets.addresses(targets.as_ranges(found), PRIVATE_NETWORKS) == sorted(set(found))
+@given(lists_of_addresses)
+def test_addresses_written_as_ranges_mean_the_same_addresses(originals):
+    assert addresses(as_ranges(originals), PRIVATE_NETWORKS) == sorted(set(originals))
 
 
 @given(st.lists(st.text("0123456789./-:abcf ", max_size=20), max_size=3))
 def test_whatever_is_given_as_target_is_read_or_refused_with_a_problem(texts):
     try:
-        found = targets.addresses(texts, PRIVATE_NETWORKS)
+        parsed = addresses(texts, PRIVATE_NETWORKS)
     except Problem:
         return
-    assert found
-    assert all(any(one in network for network in PRIVATE_NETWORKS) for one in found)
+    assert parsed
+    assert all(any(address in network for network in PRIVATE_NETWORKS) for address in parsed)
 
 
 def test_neighbours_are_read_from_every_kind_of_table():
@@ -159,24 +169,34 @@ def test_neighbours_are_read_from_every_kind_of_table():
         "192.168.1.1      0x1         0x2         02:FC:00:00:00:05     *        eth0\n"
         "192.168.1.9      0x1         0x0         00:00:00:00:00:00     *        eth0\n"
     )
-    assert neighbors.parse_arp_file(kernel) == {"192.168.1.1": "02:fc:00:00:00:05"}
+    assert parse_arp_file(kernel) == {"192.168.1.1": "02:fc:00:00:00:05"}
     iproute = (
         "192.168.1.1 dev eth0 lladdr 02:fc:00:00:00:05 REACHABLE\n"
         "fe80::1 dev eth0 lladdr 02:fc:00:00:00:06 router STALE\n"
         "192.168.1.7 dev eth0  FAILED\n"
         "192.168.1.8 dev eth0 lladdr 02:fc:00:00:00:08 FAILED\n"
     )
-    assert neighbors.parse_ip_neigh(iproute) == {"192.168.1.1": "02:fc:00:00:00:05", "fe80::1": "02:fc:00:00:00:06"}
-    assert neighbors.parse_states(iproute) == {
+    assert parse_ip_neigh(iproute) == {"192.168.1.1": "02:fc:00:00:00:05", "fe80::1": "02:fc:00:00:00:06"}
+    assert parse_states(iproute) == {
         "192.168.1.1": "REACHABLE", "fe80::1": "STALE", "192.168.1.7": "FAILED", "192.168.1.8": "FAILED",
     }  # fmt: skip
     bsd = "? (192.168.1.1) at 2:fc:0:0:0:5 on en0 ifscope [ethernet]\n? (192.168.1.4) at (incomplete) on en0\n"
-    assert neighbors.parse_arp_command(bsd) == {"192.168.1.1": "02:fc:00:00:00:05"}
+    assert parse_arp_command(bsd) == {"192.168.1.1": "02:fc:00:00:00:05"}
+
+
+async def test_neighbors_that_a_pipe_delivers_in_parts_are_all_read(tmp_path, monkeypatch):
+    addresses = [f"10.0.{high}.{low}" for high in range(20) for low in range(250)]
+    (tmp_path / "listed").write_text("".join(f"{a} dev eth0 lladdr 02:fc:00:00:00:05 REACHABLE\n" for a in addresses))
+    program = tmp_path / "ip"
+    program.write_text(f"#!/bin/sh\nexec /bin/cat {tmp_path}/listed\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert set(addresses) <= (await neighbors()).keys()
 
 
 @given(st.text())
 def test_no_text_breaks_the_reading_of_neighbours(text):
-    for parse in (neighbors.parse_arp_file, neighbors.parse_ip_neigh, neighbors.parse_arp_command):
+    for parse in (parse_arp_file, parse_ip_neigh, parse_arp_command):
         assert isinstance(parse(text), dict)
 
 
@@ -188,10 +208,10 @@ def test_what_nmap_prints_is_read():
         <port protocol="tcp" portid="80"><state state="closed"/></port></ports></host>
         <host><status state="down" reason="no-response"/>
         <address addr="192.168.1.6" addrtype="ipv4"/></host></nmaprun>"""
-    (seen,) = nmap.parse(printed)
+    (seen,) = parse_nmap(printed)
     assert (str(seen.address), seen.mac, seen.open) == ("192.168.1.5", "bc:24:11:00:00:01", {22})
     with pytest.raises(Problem, match="cannot be parsed"):
-        list(nmap.parse("Starting Nmap"))
+        list(parse_nmap("Starting Nmap"))
 
 
 @pytest.mark.skipif(shutil.which("nmap") is None, reason="nmap is not installed")
@@ -223,7 +243,7 @@ async def test_where_this_machine_has_no_room_for_a_connection_nobody_is_taken_f
 @contextmanager
 def no_file_handles_left() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    handles = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    handles = max(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir())
     held = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (handles + 1, limits[1]))
     try:
@@ -232,6 +252,6 @@ def no_file_handles_left() -> Iterator[None]:
                 held.append(os.dup(0))
         yield
     finally:
-        for one in held:
-            os.close(one)
+        for connection in held:
+            os.close(connection)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

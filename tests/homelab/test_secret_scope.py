@@ -51,8 +51,10 @@ class Person:
 async def with_vault(tmp_path: Path, person: Person, **options: Any) -> AsyncIterator[House]:
     Vault(tmp_path / "vault", PASSPHRASE).put("nas", Secret("canary-nas-password"))
     secrets = {"secrets_file": tmp_path / "vault", "passphrase": PASSPHRASE}
-    given = {"approval": Approval.ASK, "elicitation": person, **options}
-    async with house(tmp_path, given.pop("hosts", {}), homelab=secrets | given.pop("homelab", {}), **given) as built:
+    settings = {"approval": Approval.ASK, "elicitation": person, **options}
+    async with house(
+        tmp_path, settings.pop("hosts", {}), homelab=secrets | settings.pop("homelab", {}), **settings
+    ) as built:
         yield built
 
 
@@ -60,8 +62,8 @@ async def test_a_stored_secret_is_bound_to_the_address_that_a_person_approved(tm
     person = Person()
     async with with_vault(tmp_path, person) as built:
         quorate = built.quorate
-        given = {"address": "192.0.2.9", "password": "vault:nas", "verify": False}
-        await quorate.facts("host_register", host="nas", **given)
+        arguments = {"address": "192.0.2.9", "password": "vault:nas", "verify": False}
+        await quorate.facts("host_register", host="nas", **arguments)
         [question] = person.questions
         assert "asked because: the secret nas of the vault would be sent to 192.0.2.9" in question
         await quorate.facts("host_update", host="nas", labels=["store"], sudo_password="vault:nas")
@@ -77,10 +79,10 @@ async def test_a_stored_secret_is_bound_to_the_address_that_a_person_approved(tm
 
 async def test_without_the_level_for_it_nobody_hands_a_stored_secret_out(tmp_path):
     async with with_vault(tmp_path, Person(), access=Access.OPERATE) as built:
-        given = {"address": "192.0.2.9", "verify": False}
-        refusal = await built.quorate.refusal("host_register", host="nas", password="vault:nas", **given)
+        arguments = {"address": "192.0.2.9", "verify": False}
+        refusal = await built.quorate.refusal("host_register", host="nas", password="vault:nas", **arguments)
         assert "the secret nas of the vault would be sent to 192.0.2.9" in refusal
-        await built.quorate.facts("host_register", host="nas", **given)
+        await built.quorate.facts("host_register", host="nas", **arguments)
         refusal = await built.quorate.refusal("host_update", host="nas", password="vault:nas")
         assert "the secret nas of the vault would be sent" in refusal
 
@@ -93,13 +95,13 @@ async def test_services_guests_and_documents_hand_out_no_stored_secret_unasked(t
         host = {"address": "192.0.2.9", "password": "vault:nas"}
         service = {"host": "box", "settings": secret}
         place = {"type": "ct", "template": "debian-13"}
-        for tool, given in (
+        for tool, arguments in (
             ("service_install", {"service": "page", "host": "box", "settings": secret}),
             ("service_install", {"service": "page", "place": place, "settings": secret}),
             ("infra_apply", {"document": {"name": "lab", "hosts": {"nas": host}}}),
             ("infra_apply", {"document": {"name": "lab", "services": {"page": service}}}),
         ):
-            assert QUESTION in await built.quorate.refusal(tool, **given), (tool, given)
+            assert QUESTION in await built.quorate.refusal(tool, **arguments), (tool, arguments)
         await built.quorate.facts("service_install", service="page", host="box", dry_run=True)  # it makes one up
 
 
@@ -124,15 +126,15 @@ def catalogue_with(folder: Path, name: str) -> Path:
 async def test_a_playbook_gets_a_stored_secret_only_if_a_person_agrees_and_a_check_never(tmp_path):
     services = {"catalogue": catalogue_with(tmp_path / "templates", "note")}
     async with with_vault(tmp_path, Person(), access=Access.OPERATE, hosts={"nas": {}}, homelab=services) as built:
-        given = {"service": "note", "host": "nas", "extra_vars": {"key": "vault:nas"}}
+        arguments = {"service": "note", "host": "nas", "extra_vars": {"key": "vault:nas"}}
         for tool in ("ansible_run", "ansible_check"):
-            assert f"{QUESTION} host nas" in await built.quorate.refusal(tool, **given)
+            assert f"{QUESTION} host nas" in await built.quorate.refusal(tool, **arguments)
 
 
 @pytest.mark.skipif(not (which("tofu") or which("terraform")), reason="there is neither tofu nor terraform here")
 async def test_terraform_never_gets_a_stored_secret_since_planning_hands_it_on_before_anyone_is_asked(tmp_path):
     services = {"catalogue": catalogue_with(tmp_path / "templates", "record")}
     async with with_vault(tmp_path, Person(), hosts={"nas": {}}, homelab=services) as built:
-        given = {"service": "record", "host": "nas", "settings": {"key": "vault:nas"}}
+        arguments = {"service": "record", "host": "nas", "settings": {"key": "vault:nas"}}
         for tool in ("terraform_plan", "service_install"):
-            assert "Terraform takes no stored secret (vault:nas)" in await built.quorate.refusal(tool, **given)
+            assert "Terraform takes no stored secret (vault:nas)" in await built.quorate.refusal(tool, **arguments)

@@ -20,7 +20,7 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.backends.chainer import ChainerBackend
 
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.homelab import vault as vaults
 from quorate.homelab.machines import Login
 from quorate.homelab.secrets import Secrets
@@ -114,7 +114,7 @@ def test_no_other_file_of_the_server_can_be_sent_to_a_host(settings, tmp_path):
         assert "canary" not in text
 
 
-def test_files_that_are_no_secret_are_told_apart(settings, tmp_path):
+def test_each_reason_why_a_file_is_not_a_secret_has_its_own_words(settings, tmp_path):
     private(tmp_path / "long", "x" * 5000)
     private(tmp_path / "empty", "\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -135,9 +135,9 @@ def test_a_file_of_another_user_is_refused(settings, tmp_path):
     assert "another user" in refusal(settings, "file:nas")
 
 
-@pytest.mark.parametrize("given", ["hunter2-canary", "plain:hunter2-canary", "env:", "vault:", ""])
-def test_a_secret_in_the_place_of_a_reference_is_refused_and_not_repeated(settings, given):
-    text = refusal(settings, given)
+@pytest.mark.parametrize("value", ["hunter2-canary", "plain:hunter2-canary", "env:", "vault:", ""])
+def test_a_secret_in_the_place_of_a_reference_is_refused_and_not_repeated(settings, value):
+    text = refusal(settings, value)
     assert "must be a reference" in text
     assert "hunter2" not in text
 
@@ -196,7 +196,7 @@ def test_a_locked_keyring_says_so(settings, monkeypatch):
 @pytest.mark.parametrize(
     "backend",
     [PlaintextKeyring, keyring.backends.fail.Keyring, keyring.backends.null.Keyring],
-    ids=lambda one: one.__module__,
+    ids=lambda backend: backend.__module__,
 )
 def test_a_keyring_that_keeps_plain_text_or_nothing_is_refused(settings, monkeypatch, backend):
     use(monkeypatch, backend())
@@ -219,10 +219,10 @@ def test_of_a_chain_of_keyrings_only_the_systems_own_is_asked(settings, monkeypa
 
 @pytest.fixture
 def vault(settings: HomelabSettings) -> Vault:
-    made = Vault(settings.secrets_file, PASSPHRASE)
-    made.put("nas", Secret("canary-nas-password"))
-    made.put("pi", Secret("canary-pi-password"))
-    return made
+    vault = Vault(settings.secrets_file, PASSPHRASE)
+    vault.put("nas", Secret("canary-nas-password"))
+    vault.put("pi", Secret("canary-pi-password"))
+    return vault
 
 
 def test_what_is_kept_is_found_again_and_nothing_of_it_can_be_read(settings, vault):
@@ -247,7 +247,7 @@ def test_the_key_costs_what_it_should(vault):
     assert kept["version"] == 1
 
 
-def test_a_wrong_passphrase_is_told_as_such(settings, vault):
+def test_a_wrong_passphrase_is_reported_as_such(settings, vault):
     text = refusal(replace(settings, passphrase=Secret("correct horse batterie")), "vault:nas")
     assert "The passphrase does not open" in text
     with pytest.raises(Problem, match="does not open"):
@@ -264,7 +264,7 @@ def test_a_secret_that_is_not_there_is_named_with_the_command_that_sets_it(setti
     assert "quorate secrets set" in refusal(replace(settings, secrets_file=vault.file.with_name("none")), "vault:db")
 
 
-def test_every_flipped_bit_is_noticed_and_told(settings, vault, monkeypatch):
+def test_every_flipped_bit_is_noticed_and_reported(settings, vault, monkeypatch):
     """None of them opens anything, and the passphrase is not blamed."""
     monkeypatch.setattr(
         key_derivation, "derive_key", lambda *_: pytest.fail("the passphrase was tried on a damaged file")
@@ -341,8 +341,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return kept | {"HOME": str(tmp_path / "home"), "QUORATE_HOMELAB_SECRETS_FILE": str(tmp_path / "vault")}
 
 
-def quorate(environ: dict[str, str], *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return completed("secrets", *arguments, environ=environ, cwd=Path(environ["HOME"]), given=given)
+def quorate(environ: dict[str, str], *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return completed("secrets", *arguments, environ=environ, cwd=Path(environ["HOME"]), typed=stdin)
 
 
 def test_a_person_sets_lists_and_removes_secrets_at_a_terminal(tmp_path, environ):
@@ -395,17 +395,17 @@ def test_the_passphrase_is_changed_at_a_terminal(tmp_path, environ):
 def test_a_program_sets_a_secret_by_standard_input_with_a_configured_passphrase(tmp_path, environ):
     private(tmp_path / "passphrase", PASSPHRASE.reveal() + "\n")
     environ["QUORATE_SECRETS_PASSPHRASE_FILE"] = str(tmp_path / "passphrase")
-    done = quorate(environ, "set", "nas", given="canary-piped\n")
+    done = quorate(environ, "set", "nas", stdin="canary-piped\n")
     assert done.returncode == 0, done.stderr
     assert "canary" not in done.stdout + done.stderr
     assert Vault(tmp_path / "vault", PASSPHRASE).find("nas") == Secret("canary-piped")
-    assert "more than one line" in quorate(environ, "set", "nas", given="a\nb\n").stderr
+    assert "more than one line" in quorate(environ, "set", "nas", stdin="a\nb\n").stderr
     assert "The secret is empty" in quorate(environ, "set", "nas").stderr
 
 
 def test_a_secret_is_never_an_argument_and_a_passphrase_never_a_pipe(environ):
     assert "unrecognized arguments" in quorate(environ, "set", "nas", "hunter2").stderr
-    assert "there is none" in quorate(environ, "set", "nas", given="x\n").stderr
+    assert "there is none" in quorate(environ, "set", "nas", stdin="x\n").stderr
 
 
 @pytest.mark.anyio

@@ -40,22 +40,22 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Vault(tmp_path / "secrets", Secret(PASSPHRASE)).put("canary", Secret(KEPT["vault"]))
 
 
-async def test_no_secret_of_a_host_is_kept_or_told(tmp_path, kept, caplog):
+async def test_no_secret_of_a_host_is_kept_or_shown(tmp_path, kept, caplog):
     caplog.set_level(logging.DEBUG, "quorate")
     caplog.set_level(logging.DEBUG, "asyncssh")
     hosts = {kind: {"password": secret} for kind, secret in KEPT.items()}
-    told: list[str] = []
+    outputs: list[str] = []
     async with house(tmp_path, hosts, register=False, homelab={"passphrase": Secret(PASSPHRASE)}) as built:
 
-        async def call(tool: str, **given: Any) -> Any:
-            answer = await built.quorate.call(tool, **given)
-            told.append(text_of(answer) + str(answer.structured_content))
+        async def call(tool: str, **arguments: Any) -> Any:
+            answer = await built.quorate.call(tool, **arguments)
+            outputs.append(text_of(answer) + str(answer.structured_content))
             return answer
 
         for kind, reference in REFERENCES.items():
             at = {"address": "127.0.0.1", "port": built.hosts[kind].port}
-            made = await call("host_register", host=kind, user="tester", password=reference, **at)
-            assert made.structured_content["verified"] is True, text_of(made)
+            facts = await call("host_register", host=kind, user="tester", password=reference, **at)
+            assert facts.structured_content["verified"] is True, text_of(facts)
             echoed = await call("host_exec", host=kind, command=["echo", KEPT[kind]])
             assert not echoed.is_error
             await call("host_exec", host=kind, command=["sh", "-c", f"echo {GIVEN} >&2; exit 3"], password=GIVEN)
@@ -70,11 +70,11 @@ async def test_no_secret_of_a_host_is_kept_or_told(tmp_path, kept, caplog):
         await call("host_remove", host="env")
         (tmp_path / "secrets").write_bytes((tmp_path / "secrets").read_bytes().replace(b"canary", b"kanary"))
         await call("host_verify", host="vault")
-    told += [caplog.text, *(str(entry) for entry in built.quorate.audit())]
+    outputs += [caplog.text, *(str(entry) for entry in built.quorate.audit())]
     for place in ("state.sqlite", "state.sqlite-wal", "audit.jsonl", "secrets"):
         if (tmp_path / place).exists():
-            told.append((tmp_path / place).read_bytes().decode("utf-8", "replace"))
-    assert any("vault:canary" in text for text in told)
+            outputs.append((tmp_path / place).read_bytes().decode("utf-8", "replace"))
+    assert any("vault:canary" in text for text in outputs)
     for canary in CANARIES:
-        found = [text[:300] for text in told if canary in text]
-        assert not found, (canary, found)
+        leaks = [text[:300] for text in outputs if canary in text]
+        assert not leaks, (canary, leaks)

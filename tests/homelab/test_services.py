@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from quorate.config import Access
-from quorate.config.rules import Policy, Rule
+from quorate.config.policy import Policy, Rule
 from quorate.homelab.services.catalogue import load_packaged
 from quorate.homelab.services.installations import STALE_SECONDS, Installation, Installations
 from tests.rigs.compose_host import ComposeHost
@@ -39,10 +39,10 @@ async def test_the_catalogue_is_listed_and_found_by_plain_words(tmp_path):
         assert {method for row in rows for method in row["methods"].split(", ")} == {"compose", "ansible", "terraform"}
         [photos] = await built.quorate.rows("service_list", words="photos family")
         assert photos["service"] == "immich"
-        told = await built.quorate.facts("service_info", service="pihole")
-        assert told["needs"]["ports"] == ["53/tcp", "53/udp", "web_port"]
-        assert ["password", "secret", "generated", "Password of the web page"] in told["settings"]["rows"]
-        assert told["backup"] == ["etc-pihole"]
+        facts = await built.quorate.facts("service_info", service="pihole")
+        assert facts["needs"]["ports"] == ["53/tcp", "53/udp", "web_port"]
+        assert ["password", "secret", "generated", "Password of the web page"] in facts["settings"]["rows"]
+        assert facts["backup"] == ["etc-pihole"]
         assert "Did you mean 'pihole'" in await built.quorate.refusal("service_info", service="pihol")
 
 
@@ -53,16 +53,16 @@ def test_every_template_uses_each_of_its_settings_and_no_other(name):
         (template.compose, *template.terraform.values(), template.ansible.playbook if template.ansible else "")
     )
     names = [*template.parameters, *(["version"] if template.version else [])]
-    for one in names:
-        spelled = {"compose": f"${{{one.upper()}}}", "ansible": one, "terraform": one}[template.methods[0]]
-        assert spelled in text, one
+    for name in names:
+        spelled = {"compose": f"${{{name.upper()}}}", "ansible": name, "terraform": name}[template.methods[0]]
+        assert spelled in text, name
     used = {part.split("}")[0] for part in template.compose.replace("$$", "").split("${")[1:]}
-    assert used <= {one.upper() for one in names}
+    assert used <= {name.upper() for name in names}
     assert template.health
     assert template.needs.ports
 
 
-async def test_a_file_that_is_wrong_is_told_and_the_others_are_there(tmp_path):
+async def test_a_wrong_file_is_reported_and_the_others_stay_usable(tmp_path):
     wrong = {
         "typo": "title: x\nabout: y\ncompos: z\n",
         "no-yaml": "title: [",
@@ -106,9 +106,9 @@ async def test_a_service_is_installed_healthy_and_taken_away_and_its_data_stays(
         assert stat.S_IMODE((files / ".env").stat().st_mode) == 0o600
         secret = next(line for line in written.splitlines() if line.startswith("PASSWORD")).split("'")[1]
         assert len(secret) == 24
-        told = await quorate.facts("service_status", service="page", host="box")
-        assert (told["state"], told["health"], told["version"], told["drift"]) == ("running", "ok", "1.0", "none")
-        assert secret not in f"{planned}{done}{told}{quorate.audit()}{(tmp_path / 'state.sqlite').read_bytes()!r}"
+        facts = await quorate.facts("service_status", service="page", host="box")
+        assert (facts["state"], facts["health"], facts["version"], facts["drift"]) == ("running", "ok", "1.0", "none")
+        assert secret not in f"{planned}{done}{facts}{quorate.audit()}{(tmp_path / 'state.sqlite').read_bytes()!r}"
         [row] = await quorate.rows("service_list", words="page tests")
         assert row["installed_on"] == "box"
 
@@ -122,13 +122,13 @@ async def test_a_service_is_installed_healthy_and_taken_away_and_its_data_stays(
         assert (await quorate.facts("service_status", host="box"))["services"] == "none"
 
 
-async def test_what_was_changed_by_hand_is_told_as_drift(tmp_path):
+async def test_changes_by_hand_are_reported_as_drift(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         await built.quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
         (host.services / "page/compose.yaml").write_text("services: {}\n")
         (host.folder / "containers").unlink()
-        told = await built.quorate.facts("service_status", service="page", host="box")
-        assert told["drift"] == ["compose.yaml was changed", "page has no container"]
+        facts = await built.quorate.facts("service_status", service="page", host="box")
+        assert facts["drift"] == ["compose.yaml was changed", "page has no container"]
 
 
 @pytest.mark.thorough
@@ -146,23 +146,39 @@ async def test_an_upgrade_that_does_not_get_healthy_is_taken_back(tmp_path):
         assert {file.name: file.read_bytes() for file in (host.services / "page").iterdir()} == before
         assert "tag sha256:feed example/page:1.0" in host.calls
         kept = await quorate.facts("service_status", service="page", host="box")
-        assert (kept["kept"], kept["version"], kept["why"]) == ("installed", "1.0", "The page does not become healthy.")
+        assert (kept["kept"], kept["version"], kept["health"]) == ("installed", "1.0", "ok")
+        assert (kept["last_attempt"], "why" in kept) == ("The page does not become healthy.", False)
         upgraded = await quorate.facts("service_upgrade", service="page", host="box", to="2.0")
         assert host.version == "2.0"
         assert "2.0" in str(upgraded)
-        told = await quorate.facts("service_status", service="page", host="box")
-        assert (told["version"], told["catalogue_has"], told["drift"]) == ("2.0", "1.0", "none")
+        facts = await quorate.facts("service_status", service="page", host="box")
+        assert (facts["version"], facts["catalogue_has"], facts["drift"]) == ("2.0", "1.0", "none")
+
+
+async def test_an_upgrade_to_an_image_that_crashes_is_taken_back_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("quorate.homelab.services.compose.EVERY", 0.05)
+    async with with_service(tmp_path) as (built, host, port):
+        quorate = built.quorate
+        template = host.catalogue / "page.yaml"
+        template.write_text(template.read_text().replace("seconds: 30", "seconds: 1800"))
+        await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
+        refusal = await quorate.refusal("service_upgrade", service="page", host="box", to="2.0-crashing")
+        assert "page-1 is restarting" in refusal
+        assert "runs again" in refusal
+        assert host.version == "1.0"
 
 
 @pytest.mark.thorough
 async def test_a_failure_says_what_was_done_what_was_not_and_how_to_go_on(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         host.say("no-pull")
-        told = await built.quorate.refusal("service_install", service="page", host="box", settings={"web_port": port})
-        assert "manifest unknown" in told
-        assert "service_uninstall service=page" in told
-        assert "write the files" in told
-        assert "start the containers" in told
+        refusal = await built.quorate.refusal(
+            "service_install", service="page", host="box", settings={"web_port": port}
+        )
+        assert "manifest unknown" in refusal
+        assert "service_uninstall service=page" in refusal
+        assert "write the files" in refusal
+        assert "start the containers" in refusal
         kept = await built.quorate.facts("service_status", service="page", host="box")
         assert kept["kept"] == "failed"
         host.unsay("no-pull")
@@ -190,14 +206,14 @@ async def test_settings_and_secrets_are_kept_to_the_letter_by_what_is_done_later
 @pytest.mark.thorough
 async def test_a_service_whose_files_are_gone_is_not_called_removed_while_its_containers_run(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
-        given = {"service": "page", "host": "box"}
-        await built.quorate.facts("service_install", **given, settings={"web_port": port})
+        arguments = {"service": "page", "host": "box"}
+        await built.quorate.facts("service_install", **arguments, settings={"web_port": port})
         shutil.rmtree(host.services / "page")
-        told = await built.quorate.refusal("service_uninstall", **given)
-        assert "quorate-page-page-1 of quorate-page is still there" in told
-        assert "workload_remove" in told
+        refusal = await built.quorate.refusal("service_uninstall", **arguments)
+        assert "quorate-page-page-1 of quorate-page is still there" in refusal
+        assert "workload_remove" in refusal
         (host.folder / "containers").unlink()
-        await built.quorate.facts("service_uninstall", **given)
+        await built.quorate.facts("service_uninstall", **arguments)
         assert (await built.quorate.facts("service_status", host="box"))["services"] == "none"
 
 
@@ -220,7 +236,7 @@ async def test_settings_that_do_not_fit_are_refused_before_anything_is_done(tmp_
         assert not host.services.exists()
 
 
-async def test_a_port_that_is_taken_is_told_before_anything_is_done(tmp_path):
+async def test_a_taken_port_is_reported_before_anything_is_done(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         text = (host.catalogue / "page.yaml").read_text()
         (host.catalogue / "page.yaml").write_text(text.replace("ports: []", "ports: [web_port]"))
@@ -233,7 +249,7 @@ async def test_a_port_that_is_taken_is_told_before_anything_is_done(tmp_path):
         assert not host.services.exists()
 
 
-async def test_a_host_without_compose_is_told_what_helps(tmp_path):
+async def test_a_host_without_compose_is_refused_with_advice(tmp_path):
     async with with_service(tmp_path) as (built, host, _):
         host.program("docker", "#!/bin/sh\necho docker: unknown command >&2\nexit 1\n")
         refusal = await built.quorate.refusal("service_install", service="page", host="box")
@@ -244,36 +260,36 @@ async def test_a_host_without_compose_is_told_what_helps(tmp_path):
 @pytest.mark.thorough
 async def test_an_installation_that_outlasts_the_call_goes_on_and_can_be_asked_for(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
-        given = {"service": "page", "host": "box"}
+        arguments = {"service": "page", "host": "box"}
         host.say("slow")
-        begun = await built.quorate.facts("service_install", **given, settings={"web_port": port}, wait=0)
+        begun = await built.quorate.facts("service_install", **arguments, settings={"web_port": port}, wait=0)
         assert "service_status host=box service=page" in begun["next"]
-        assert "page on box is being changed" in await built.quorate.refusal("service_install", **given)
-        assert (await built.quorate.facts("service_status", **given))["underway"] == {"state": "going on"}
+        assert "page on box is being changed" in await built.quorate.refusal("service_install", **arguments)
+        assert (await built.quorate.facts("service_status", **arguments))["underway"] == {"state": "going on"}
         await built.quorate.clock.advance(STALE_SECONDS + 1)  # and no server has claimed it since
-        told = await built.quorate.facts("service_status", **given)  # so the host itself is asked how far it came
-        assert (told["kept"], "underway" in told) == ("failed", False)
-        assert "The server died while it was installing it" in told["why"]
+        facts = await built.quorate.facts("service_status", **arguments)  # so the host itself is asked how far it came
+        assert (facts["kept"], "underway" in facts) == ("failed", False)
+        assert "The server died while it was installing it" in facts["why"]
         host.unsay("slow")
         with anyio.fail_after(60):
-            while (told := await built.quorate.facts("service_status", **given))["kept"] != "installed":
+            while (facts := await built.quorate.facts("service_status", **arguments))["kept"] != "installed":
                 await anyio.lowlevel.checkpoint()
-        assert (told["kept"], told["state"], host.version) == ("installed", "running", "1.0")
+        assert (facts["kept"], facts["state"], host.version) == ("installed", "running", "1.0")
 
 
 async def test_no_record_outlives_its_host_or_its_template_in_silence(tmp_path):
     async with with_service(tmp_path) as (built, host, port):
         quorate = built.quorate
         await quorate.facts("service_install", service="page", host="box", settings={"web_port": port})
-        row = next(one for one in await quorate.rows("service_list") if one["service"] == "page")
+        row = next(row for row in await quorate.rows("service_list") if row["service"] == "page")
         assert row["installed_on"] == "box"
         await quorate.facts("host_update", host="box", address="127.0.0.2")
-        row = next(one for one in await quorate.rows("service_list") if one["service"] == "page")
+        row = next(row for row in await quorate.rows("service_list") if row["service"] == "page")
         assert row["installed_on"] == "box (its host is another machine now)"
         await quorate.facts("host_update", host="box", address="127.0.0.1")
         for file in built.settings.catalogue.glob("page*"):
             file.rename(file.with_suffix(".away"))
-        row = next(one for one in await quorate.rows("service_list") if one["service"] == "page")
+        row = next(row for row in await quorate.rows("service_list") if row["service"] == "page")
         assert "its template is no longer in the catalog" in row["about"]
         assert row["installed_on"] == "box"
         shown = await quorate.facts("host_remove", host="box", dry_run=True)
@@ -306,35 +322,35 @@ async def test_work_whose_server_died_is_resolved_from_what_the_host_shows(tmp_p
         done = await ledger.find("box", "page")
         assert done is not None
         await ledger.keep(msgspec.structs.replace(done, state=state, version="0.9"))
-        [told] = (await quorate.facts("service_status", host="box"))["services"]
-        assert (told["kept"], told["state"], told["version"]) == ("installed", "running", "1.0")
+        [status] = (await quorate.facts("service_status", host="box"))["services"]
+        assert (status["kept"], status["state"], status["version"]) == ("installed", "running", "1.0")
         await ledger.keep(msgspec.structs.replace(done, state=state))
         (host.folder / "containers").unlink()
-        [told] = (await quorate.facts("service_status", host="box"))["services"]
-        assert told["kept"] == "failed"
-        assert told["why"] == f"The server died while it was {state} it; on the host: stopped, its data is there"
-        found = await ledger.find("box", "page")
-        assert found is not None
-        assert found.state == "failed"
+        [status] = (await quorate.facts("service_status", host="box"))["services"]
+        assert status["kept"] == "failed"
+        assert status["why"] == f"The server died while it was {state} it; on the host: stopped, its data is there"
+        installation = await ledger.find("box", "page")
+        assert installation is not None
+        assert installation.state == "failed"
 
 
 @pytest.mark.thorough
 async def test_work_that_a_server_died_over_is_free_again_and_work_that_goes_on_is_not(tmp_path):
     async with with_service(tmp_path) as (built, _, port):
         quorate, ledger = built.quorate, Installations(built.quorate.app.store)
-        given = {"service": "page", "host": "box", "settings": {"web_port": port}}
+        arguments = {"service": "page", "host": "box", "settings": {"web_port": port}}
         claim = await ledger.begin_work("box", "page")  # of another server
         await quorate.clock.advance(STALE_SECONDS - 1)
         await ledger.renew_work(claim)
         await quorate.clock.advance(STALE_SECONDS - 1)
-        assert "page on box is being changed" in await quorate.refusal("service_install", **given)
+        assert "page on box is being changed" in await quorate.refusal("service_install", **arguments)
         await quorate.clock.advance(2)
-        await quorate.facts("service_install", **given)
-        taken = await ledger.begin_work("box", "page")
+        await quorate.facts("service_install", **arguments)
+        other_claim = await ledger.begin_work("box", "page")
         await ledger.end_work(claim)  # the other one wakes up: it ends nobody else's work
-        assert "page on box is being changed" in await quorate.refusal("service_install", **given)
-        await ledger.end_work(taken)
-        await quorate.facts("service_install", **given)
+        assert "page on box is being changed" in await quorate.refusal("service_install", **arguments)
+        await ledger.end_work(other_claim)
+        await quorate.facts("service_install", **arguments)
 
 
 async def test_a_host_that_rules_deny_gets_no_service(tmp_path):

@@ -83,7 +83,7 @@ def lab(tmp_path: Path) -> AbstractAsyncContextManager[House]:
     return house(tmp_path, {"nas": host}, homelab={"catalogue": tmp_path / "templates"})
 
 
-def given(there: Path, **more) -> dict[str, Any]:
+def install_arguments(there: Path, **more) -> dict[str, Any]:
     return {"service": "note", "host": "nas", "extra_vars": {"folder": str(there), **more}}
 
 
@@ -92,7 +92,7 @@ async def test_check_mode_shows_the_difference_and_changes_nothing(tmp_path, the
     async with lab(tmp_path) as built:
         quorate = built.quorate
         (there / "note").write_text("blue 1\n")
-        tried = await quorate.facts("ansible_check", **given(there), tags=["note"])
+        tried = await quorate.facts("ansible_check", **install_arguments(there), tags=["note"])
         assert tried["would_change"] == ["The note is written"]
         assert "-blue 1" in tried["diff"]
         assert "+red 1" in tried["diff"]
@@ -105,7 +105,7 @@ async def test_check_mode_shows_the_difference_and_changes_nothing(tmp_path, the
 async def test_a_playbook_is_run_with_its_events_as_progress_and_leaves_no_secret_here(tmp_path, there):
     async with lab(tmp_path) as built:
         quorate = built.quorate
-        done = await quorate.facts("ansible_run", **given(there, colour="green"))
+        done = await quorate.facts("ansible_run", **install_arguments(there, colour="green"))
         assert (there / "note").read_text() == "green 1\n"
         assert [row[:2] for row in done["tasks"]["rows"]] == [
             ["The note is written", "changed"],
@@ -115,7 +115,7 @@ async def test_a_playbook_is_run_with_its_events_as_progress_and_leaves_no_secre
         secret = (there / "key").read_text().strip()
         assert len(secret) == 24
         assert secret not in f"{done}{quorate.audit()}{quorate.progress}{(tmp_path / 'state.sqlite').read_bytes()!r}"
-        assert "has to be given again" in await quorate.refusal("ansible_run", **given(there))
+        assert "has to be given again" in await quorate.refusal("ansible_run", **install_arguments(there))
         await quorate.facts("service_uninstall", service="note", host="nas")
         assert [file.name for file in there.iterdir()] == ["key"], "the data stays"
 
@@ -125,7 +125,7 @@ async def test_a_host_whose_key_is_not_trusted_gets_nothing(tmp_path, there):
     async with lab(tmp_path) as built:
         for file in built.settings.ssh.known_hosts:
             file.write_text("")
-        refusal = await built.quorate.refusal("ansible_check", **given(there))
+        refusal = await built.quorate.refusal("ansible_check", **install_arguments(there))
         assert "did not reach the host" in refusal
         assert list(there.iterdir()) == []
 
@@ -133,11 +133,11 @@ async def test_a_host_whose_key_is_not_trusted_gets_nothing(tmp_path, there):
 @pytest.mark.thorough
 async def test_a_task_that_fails_is_named_with_its_reason(tmp_path, there):
     async with lab(tmp_path) as built:
-        refusal = await built.quorate.refusal("ansible_run", **given(there / "nowhere"))
+        refusal = await built.quorate.refusal("ansible_run", **install_arguments(there / "nowhere"))
         assert "The note is written" in refusal
         assert "nowhere" in refusal
-        told = await built.quorate.facts("service_status", service="note", host="nas")
-        assert told["kept"] == "failed"
+        facts = await built.quorate.facts("service_status", service="note", host="nas")
+        assert facts["kept"] == "failed"
 
 
 @pytest.mark.thorough
@@ -150,11 +150,15 @@ async def test_what_was_never_installed_is_not_upgraded(tmp_path, there):
 
 async def test_what_is_no_tag_and_no_setting_is_refused(tmp_path, there):
     async with lab(tmp_path) as built:
-        assert "is not a tag" in await built.quorate.refusal("ansible_check", **given(there), tags=["a --extra-vars x"])
-        assert "no setting" in await built.quorate.refusal("ansible_check", **given(there, ansible_host="10.0.0.1"))
+        assert "is not a tag" in await built.quorate.refusal(
+            "ansible_check", **install_arguments(there), tags=["a --extra-vars x"]
+        )
+        assert "no setting" in await built.quorate.refusal(
+            "ansible_check", **install_arguments(there, ansible_host="10.0.0.1")
+        )
 
 
-@pytest.mark.parametrize("name", [name for name, one in load_packaged().items() if one.ansible])
+@pytest.mark.parametrize("name", [name for name, template in load_packaged().items() if template.ansible])
 @pytest.mark.thorough
 def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
     ansible = load_packaged()[name].ansible
@@ -172,9 +176,9 @@ def test_the_playbooks_of_the_catalogue_are_understood(tmp_path, name):
 async def test_nothing_that_a_caller_writes_is_a_template_that_runs_on_the_server(tmp_path, there):
     template = f'{{{{ lookup("pipe", "touch {tmp_path}/owned") }}}}'
     async with lab(tmp_path) as built:
-        await built.quorate.facts("ansible_run", **given(there, colour=template), tags=["note"])
+        await built.quorate.facts("ansible_run", **install_arguments(there, colour=template), tags=["note"])
         assert (there / "note").read_text() == f"{template} 1\n"
         for login in ({"key": template}, {"key": "", "user": template}):
             await built.quorate.facts("host_update", host="nas", **login)
-            await built.quorate.refusal("ansible_check", **given(there), tags=["note"])
+            await built.quorate.refusal("ansible_check", **install_arguments(there), tags=["note"])
         assert not (tmp_path / "owned").exists()

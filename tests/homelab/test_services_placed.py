@@ -12,7 +12,7 @@ import pytest
 from pve_simulator.guest_os import execution
 from pve_simulator.guest_os.execution import Io
 from quorate.config import Access
-from quorate.config.rules import Policy, Rule
+from quorate.config.policy import Policy, Rule
 from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
@@ -63,11 +63,11 @@ async def test_the_guest_is_made_entered_and_gets_the_service(tmp_path, catalogu
         assert (guest.config["hostname"], guest.config["memory"], guest.status) == ("page", 1280, "running")
         [row] = await quorate.rows("service_list", words="page tests")
         assert row["installed_on"] == f"demo/{done['vmid']}"
-        told = await quorate.facts("service_status", service="page", host=f"demo/{done['vmid']}")
-        assert (told["state"], told["health"]) == ("running", "ok")
+        facts = await quorate.facts("service_status", service="page", host=f"demo/{done['vmid']}")
+        assert (facts["state"], facts["health"]) == ("running", "ok")
 
 
-async def test_what_outlasts_the_call_goes_on_by_itself_from_the_guest_to_the_service(tmp_path, catalogue, monkeypatch):
+async def test_a_placed_service_that_outlasts_the_call_is_installed_in_the_background(tmp_path, catalogue, monkeypatch):
     monkeypatch.setitem(execution._commands, "docker", docker)
     settings = {"catalogue": catalogue, "services_folder": "/srv/quorate"}
     async with house(tmp_path, {}, homelab=settings) as built:
@@ -80,11 +80,13 @@ async def test_what_outlasts_the_call_goes_on_by_itself_from_the_guest_to_the_se
         with anyio.fail_after(60):
             while (await quorate.rows("service_list", words="page tests"))[0].get("installed_on", "") != where:
                 await anyio.lowlevel.checkpoint()
-        told = await quorate.facts("service_status", service="page", host=where)
-        assert (told["kept"], told["state"], told["health"]) == ("installed", "running", "ok")
+        facts = await quorate.facts("service_status", service="page", host=where)
+        assert (facts["kept"], facts["state"], facts["health"]) == ("installed", "running", "ok")
 
 
-async def test_if_the_service_cannot_be_installed_the_guest_stays_and_it_is_told_how_to_go_on(tmp_path, catalogue):
+async def test_if_the_service_cannot_be_installed_the_guest_stays_and_the_answer_says_how_to_continue(
+    tmp_path, catalogue
+):
     async with house(tmp_path, {}, homelab={"catalogue": catalogue}) as built:
         answer = await built.quorate.call("service_install", service="page", place=PLACE)
         assert answer.is_error

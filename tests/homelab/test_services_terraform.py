@@ -76,8 +76,8 @@ def weather(tmp_path: Path, word: str) -> None:
 async def test_exactly_the_plan_that_was_shown_is_applied_and_only_once(tmp_path):
     async with house(tmp_path, homelab={"catalogue": catalogue(tmp_path)}) as built:
         quorate = built.quorate
-        given = {"service": "records", "host": "nas"}
-        plan = await quorate.facts("terraform_plan", **given, settings={"colour": "green"})
+        arguments = {"service": "records", "host": "nas"}
+        plan = await quorate.facts("terraform_plan", **arguments, settings={"colour": "green"})
         assert plan["counts"] == {"create": 2}
         assert [row[:2] for row in plan["changes"]["rows"]] == [
             ["terraform_data.first", "create"],
@@ -85,7 +85,7 @@ async def test_exactly_the_plan_that_was_shown_is_applied_and_only_once(tmp_path
         ]
         work = tmp_path / "work/terraform/nas/records"
         assert not (work / "terraform.tfstate").exists()
-        done = await quorate.facts("terraform_apply", **given, plan=plan["plan"])
+        done = await quorate.facts("terraform_apply", **arguments, plan=plan["plan"])
         assert "terraform_data.second" in str(done)
         assert "fair" in str(done)
         state = json.loads((work / "terraform.tfstate").read_text())
@@ -97,9 +97,9 @@ async def test_exactly_the_plan_that_was_shown_is_applied_and_only_once(tmp_path
             stat.S_IMODE(file.stat().st_mode) & 0o077 for file in private if file.name == ".terraform.lock.hcl"
         }
         assert stat.S_IMODE(work.stat().st_mode) == 0o700
-        assert "There is no plan" in await quorate.refusal("terraform_apply", **given, plan=plan["plan"])
-        assert "There is no plan" in await quorate.refusal("terraform_apply", **given, plan="../../../etc/passwd")
-        again = await quorate.facts("terraform_plan", **given)
+        assert "There is no plan" in await quorate.refusal("terraform_apply", **arguments, plan=plan["plan"])
+        assert "There is no plan" in await quorate.refusal("terraform_apply", **arguments, plan="../../../etc/passwd")
+        again = await quorate.facts("terraform_plan", **arguments)
         assert again["next"] == "Nothing to do", "settings and secrets are those that were applied"
 
 
@@ -109,12 +109,12 @@ async def test_a_plan_that_replaces_something_is_destroy_and_needs_the_operator(
         tmp_path, homelab={"catalogue": catalogue(tmp_path)}, access=Access.ADMIN, approval=Approval.ASK
     ) as built:
         quorate = built.quorate
-        given = {"service": "records", "host": "nas"}
-        first = await quorate.facts("terraform_plan", **given)
-        await quorate.facts("terraform_apply", **given, plan=first["plan"])  # creates only: needs no approval
-        second = await quorate.facts("terraform_plan", **given, settings={"version": "2"})
+        arguments = {"service": "records", "host": "nas"}
+        first = await quorate.facts("terraform_plan", **arguments)
+        await quorate.facts("terraform_apply", **arguments, plan=first["plan"])  # creates only: needs no approval
+        second = await quorate.facts("terraform_plan", **arguments, settings={"version": "2"})
         assert second["counts"] == {"replace": 1}
-        refusal = await quorate.refusal("terraform_apply", **given, plan=second["plan"])
+        refusal = await quorate.refusal("terraform_apply", **arguments, plan=second["plan"])
         assert "approv" in refusal.lower()
         assert quorate.audit()[-1]["risk"] == "destroy"
 
@@ -123,9 +123,9 @@ async def test_a_plan_that_replaces_something_is_destroy_and_needs_the_operator(
 async def test_operate_access_may_create_but_not_replace(tmp_path):
     async with house(tmp_path, homelab={"catalogue": catalogue(tmp_path)}, access=Access.OPERATE) as built:
         quorate = built.quorate
-        given = {"service": "records", "host": "nas"}
-        await quorate.facts("service_install", **given)
-        refusal = await quorate.refusal("service_upgrade", **given, to="2")
+        arguments = {"service": "records", "host": "nas"}
+        await quorate.facts("service_install", **arguments)
+        refusal = await quorate.refusal("service_upgrade", **arguments, to="2")
         assert "admin" in refusal
 
 
@@ -133,15 +133,15 @@ async def test_operate_access_may_create_but_not_replace(tmp_path):
 async def test_drift_is_seen_and_everything_is_destroyed_in_the_end(tmp_path):
     async with house(tmp_path, homelab={"catalogue": catalogue(tmp_path)}) as built:
         quorate = built.quorate
-        given = {"service": "records", "host": "nas"}
-        assert "was not created" in await quorate.refusal("terraform_refresh", **given)
-        await quorate.facts("service_install", **given)
-        assert (await quorate.facts("terraform_refresh", **given))["drifted"] is False
+        arguments = {"service": "records", "host": "nas"}
+        assert "was not created" in await quorate.refusal("terraform_refresh", **arguments)
+        await quorate.facts("service_install", **arguments)
+        assert (await quorate.facts("terraform_refresh", **arguments))["drifted"] is False
         weather(tmp_path, "stormy")
-        drift = await quorate.facts("terraform_refresh", **given)
+        drift = await quorate.facts("terraform_refresh", **arguments)
         assert (drift["drifted"], drift["outputs_changed"]) == (True, ["weather"])
-        assert "data=true" in await quorate.refusal("service_uninstall", **given)
-        gone = await quorate.facts("terraform_destroy", **given)
+        assert "data=true" in await quorate.refusal("service_uninstall", **arguments)
+        gone = await quorate.facts("terraform_destroy", **arguments)
         assert sorted(gone["destroyed"]) == ["terraform_data.first", "terraform_data.second"]
         assert not (tmp_path / "work/terraform/nas/records").exists()
         assert (await quorate.facts("service_status", host="nas"))["services"] == "none"
@@ -152,13 +152,13 @@ async def test_a_failure_halfway_says_what_was_done_and_the_rest_can_be_planned(
     folder = catalogue(tmp_path, TEMPLATE + FAILING)
     async with house(tmp_path, homelab={"catalogue": folder}) as built:
         quorate = built.quorate
-        given = {"service": "records", "host": "nas"}
-        refusal = await quorate.refusal("service_install", **given)
+        arguments = {"service": "records", "host": "nas"}
+        refusal = await quorate.refusal("service_install", **arguments)
         assert "local-exec" in refusal
         assert "Not done: terraform_data.third" in refusal
-        assert (await quorate.facts("service_status", **given))["kept"] == "failed"
+        assert (await quorate.facts("service_status", **arguments))["kept"] == "failed"
         catalogue(tmp_path)
-        plan = await quorate.facts("terraform_plan", **given)
+        plan = await quorate.facts("terraform_plan", **arguments)
         assert plan["counts"] == {"destroy": 1}, "what failed halfway is taken away"
 
 
@@ -168,17 +168,17 @@ async def test_what_was_made_halfway_keeps_its_settings_and_secrets_and_can_be_t
     folder = catalogue(tmp_path, required + FAILING)
     async with house(tmp_path, homelab={"catalogue": folder}) as built:
         quorate = built.quorate
-        given = {"service": "records", "host": "nas"}
-        await quorate.refusal("service_install", **given, settings={"colour": "green"})
+        arguments = {"service": "records", "host": "nas"}
+        await quorate.refusal("service_install", **arguments, settings={"colour": "green"})
         state = tmp_path / "work/terraform/nas/records/terraform.tfstate"
         secret = json.loads(state.read_text())["outputs"]["key"]["value"]
         catalogue(tmp_path, required)
-        await quorate.facts("service_install", **given)
+        await quorate.facts("service_install", **arguments)
         after = json.loads(state.read_text())
         assert (after["outputs"]["key"]["value"], "green on nas" in state.read_text()) == (secret, True)
         catalogue(tmp_path, required + FAILING)
-        await quorate.refusal("service_install", **given, settings={"colour": "blue"})
-        await quorate.facts("terraform_destroy", **given)
+        await quorate.refusal("service_install", **arguments, settings={"colour": "blue"})
+        await quorate.facts("terraform_destroy", **arguments)
         assert not state.exists()
 
 
@@ -189,14 +189,14 @@ async def test_a_host_and_a_guest_never_share_a_state(tmp_path):
         assert "was not created" in await built.quorate.refusal("terraform_refresh", service="records", host="demo/200")
 
 
-async def test_a_template_that_is_wrong_is_told_in_the_words_of_the_program(tmp_path):
+async def test_a_wrong_template_is_reported_in_the_words_of_the_program(tmp_path):
     folder = catalogue(tmp_path, TEMPLATE + "    nonsense {}\n")
     async with house(tmp_path, homelab={"catalogue": folder}) as built:
         refusal = await built.quorate.refusal("terraform_plan", service="records", host="nas")
         assert "Unsupported block type" in refusal
 
 
-@pytest.mark.parametrize("name", [name for name, one in load_packaged().items() if one.terraform])
+@pytest.mark.parametrize("name", [name for name, template in load_packaged().items() if template.terraform])
 def test_the_files_of_the_catalogue_are_understood(name):
     program = shutil.which("tofu") or shutil.which("terraform") or "terraform"
     for text in load_packaged()[name].terraform.values():

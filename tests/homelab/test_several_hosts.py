@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,9 @@ from mcp.types import ElicitResult
 
 from quorate.config import Approval
 from tests.rigs.homelab import House, house
+from tests.rigs.mcp_session import rig
 from tests.rigs.silent_host import silent
-from tests.rigs.simulated_guests import VM
+from tests.rigs.simulated_guests import VM, machine
 from tests.rigs.ssh_server import HOST
 
 pytestmark = pytest.mark.anyio
@@ -27,8 +29,8 @@ async def with_a_dead_one(built: House) -> None:
 
 
 async def label(built: House, **labels: list[str]) -> None:
-    for host, given in labels.items():
-        await built.quorate.facts("host_update", host=host, labels=given)
+    for host, host_labels in labels.items():
+        await built.quorate.facts("host_update", host=host, labels=host_labels)
 
 
 def hosts_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -58,9 +60,11 @@ async def test_a_host_a_list_a_label_and_all_are_named_alike(tmp_path):
             ("small", "web", "pi"): {"host pi", "host web"},
             "all": {"host nas", "host pi", "host web"},
         }
-        for given, wanted in named.items():
-            rows = await built.quorate.rows("host_status", host=list(given) if isinstance(given, tuple) else given)
-            assert {row["host"] for row in rows} == wanted
+        for reference, expected in named.items():
+            rows = await built.quorate.rows(
+                "host_status", host=list(reference) if isinstance(reference, tuple) else reference
+            )
+            assert {row["host"] for row in rows} == expected
 
 
 async def test_the_name_of_a_host_is_never_taken_for_a_label_and_no_host_is_called_all(tmp_path):
@@ -82,6 +86,16 @@ async def test_a_status_shows_what_matters_and_dead_hosts_first(tmp_path):
         alive = rows[1:]
         assert {row["host"] for row in alive} == {"host nas", "host pi", "host web"}
         assert all(row["up"] and row["memory"] and row["disk"] and row["load"] for row in alive)
+
+
+async def test_calls_at_the_same_time_do_not_crowd_the_ssh_server_of_a_host(tmp_path):
+    """OpenSSH drops connections at random once ten have not logged in."""
+    async with house(tmp_path) as built:
+        calls = [built.quorate.facts("host_status", host="all") for _ in range(20)]
+        answers = await asyncio.gather(*calls)
+        assert all(answer["failed"] == 0 for answer in answers)
+        await built.quorate.facts("host_status", host="all")
+        assert len(built.hosts["nas"].connections) < 10
 
 
 async def test_a_command_runs_on_the_others_if_one_is_dead(tmp_path):
@@ -113,9 +127,11 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
 async def test_a_change_that_is_possible_on_none_of_the_hosts_is_an_error(tmp_path):
     async with house(tmp_path, {}) as home:
         for (tool, more), dry_run in itertools.product(CHANGES, (True, False)):
-            said = await home.quorate.refusal(tool, host=["nas", "box1"], dry_run=dry_run, **more)
-            assert "2 hosts: not possible on any of them, so nothing was changed. nas, box1: not registered. " in said
-            assert "Register them, or give their addresses: host_register." in said
+            refusal = await home.quorate.refusal(tool, host=["nas", "box1"], dry_run=dry_run, **more)
+            assert (
+                "2 hosts: not possible on any of them, so nothing was changed. nas, box1: not registered. " in refusal
+            )
+            assert "Register them, or give their addresses: host_register." in refusal
 
 
 async def test_a_change_of_several_hosts_is_approved_once(tmp_path):
@@ -134,8 +150,8 @@ async def test_files_are_written_to_and_read_from_several_hosts(tmp_path):
         quorate, path = built.quorate, str(tmp_path / "note.txt")
         written = hosts_of(await quorate.facts("host_file_write", host=["nas", "pi"], path=path, content="hello\n"))
         assert [row["state"] for row in written] == ["done", "done"]
-        one = await quorate.facts("host_file", host="nas", path=path)
-        assert (one["content"], one["size"]) == ("hello\n", 6)
+        facts = await quorate.facts("host_file", host="nas", path=path)
+        assert (facts["content"], facts["size"]) == ("hello\n", 6)
         several = await quorate.facts("host_file", host=["nas", "pi"], path=path)
         assert several["content"] == {"host nas": "hello\n", "host pi": "hello\n"}
         names = [row["name"] for row in await quorate.rows("host_file", host="web", path=str(tmp_path))]
@@ -157,7 +173,7 @@ async def test_of_long_files_and_folders_on_several_hosts_a_part_is_shown_and_th
         assert len(folder["rows"]) == 200
         assert folder["notes"]["host nas"] == "100 of 120 entries are shown"
         shown = await built.quorate.facts("host_file_write", host="all", path="/x", content="", dry_run=True)
-        assert [one["step"] for one in shown["steps"]] == [f"Write 0 bytes to /x on host {name}" for name in THREE]
+        assert [step["step"] for step in shown["steps"]] == [f"Write 0 bytes to /x on host {name}" for name in THREE]
 
 
 async def test_commands_that_end_with_an_error_come_first(tmp_path):
@@ -185,12 +201,21 @@ async def test_the_newest_lines_of_a_long_log_are_read_and_what_was_not_searched
         for host in ("nas", ["nas", "pi"]):
             none = await built.quorate.facts("host_logs", host=host, path=str(log), pattern="line 000001")
             assert "Only the end of the log was searched" in none["note"]
-        found = await built.quorate.facts("host_logs", host="nas", path=str(log), pattern="line 099999")
-        assert found["log"] == lines[-1:]
+        facts = await built.quorate.facts("host_logs", host="nas", path=str(log), pattern="line 099999")
+        assert facts["log"] == lines[-1:]
         later = await built.quorate.facts(
             "host_logs", host="nas", path=str(log), pattern="nothing", since="2026-01-03 11:00+00:00"
         )
         assert "note" not in later
+
+
+async def test_the_newest_lines_of_a_journal_are_shown_for_any_time(tmp_path):
+    entries = [f"2026-01-01T10:00:{number:02}+0000 web nginx[7]: line {number}\n    of two" for number in range(20)]
+    async with rig(tmp_path, toolsets=("hosts",)) as quorate:
+        machine(quorate, 104).services["ssh"].log = entries
+        for time in ({}, {"since": "1h"}, {"until": "1m"}):
+            logs = await quorate.facts("host_logs", host="demo/104", unit="ssh", lines=4, **time)
+            assert logs["log"] == "\n".join(entries[-2:]).splitlines()
 
 
 async def test_logs_of_files_are_found_by_time_and_pattern(tmp_path):
@@ -200,12 +225,12 @@ async def test_logs_of_files_are_found_by_time_and_pattern(tmp_path):
     )
     async with house(tmp_path, THREE) as built:
         quorate = built.quorate
-        found = await quorate.facts("host_logs", host="nas", path=str(log), pattern="error")
-        assert [line[11:] for line in found["log"]] == ["11:00:00 ERROR broke", "12:00:00 ERROR again"]
-        found = await quorate.facts(
+        facts = await quorate.facts("host_logs", host="nas", path=str(log), pattern="error")
+        assert [line[11:] for line in facts["log"]] == ["11:00:00 ERROR broke", "12:00:00 ERROR again"]
+        facts = await quorate.facts(
             "host_logs", host="nas", path=str(log), since="2026-01-01 10:30+00:00", until="2026-01-01 11:30+00:00"
         )
-        zone_free = [line.strip() for line in found["log"]]
+        zone_free = [line.strip() for line in facts["log"]]
         assert zone_free[-1] == "at line 5"
         rows = await quorate.rows("host_logs", host="all", path=str(log), lines=1)
         assert {(row["host"], row["line"][11:]) for row in rows} == {
@@ -221,8 +246,8 @@ async def test_several_hosts_are_verified_without_a_login_where_nothing_answers(
     monkeypatch.setattr("quorate.homelab.selection.KNOCK_SECONDS", 0.3)
     async with house(tmp_path, {"nas": {}}) as built:
         with silent() as port:
-            given = {"address": HOST, "port": port, "user": "tester", "verify": False}
-            await built.quorate.facts("host_register", host="quiet", **given)
+            arguments = {"address": HOST, "port": port, "user": "tester", "verify": False}
+            await built.quorate.facts("host_register", host="quiet", **arguments)
             rows = {row["host"]: row for row in await built.quorate.rows("host_verify", host="all")}
         quiet = rows["host quiet"]
         assert (quiet["verified"], quiet["failed_at"]) == (False, "connection")

@@ -11,10 +11,10 @@ import pytest
 
 from quorate.config import Approval
 from quorate.homelab import selection
-from quorate.operations.hosts.several import join_answers, join_plans
 from quorate.operations.plan import Action, ActionResult, Plan, StepContext, Target
 from quorate.operations.registry import HOMELAB, Table, operations
 from quorate.ssh.settings import Login, SshSettings
+from quorate.tools.several_hosts import join_answers, join_plans
 from tests.homelab.test_services_terraform import catalogue
 from tests.homelab.test_services_terraform import pytestmark as with_terraform
 from tests.homelab.test_several_hosts import THREE, approving, hosts_of, with_a_dead_one
@@ -54,24 +54,24 @@ async def two_engines(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[Hou
 def test_wherever_a_host_is_named_several_may_be():
     lonely = [
         name
-        for name, one in operations([*HOMELAB]).items()
-        for argument, part in one.schema()["properties"].items()
+        for name, operation in operations([*HOMELAB]).items()
+        for argument, part in operation.schema()["properties"].items()
         if argument in ("host", "hosts") and {"type": "array", "items": {"type": "string"}} not in part.get("anyOf", ())
     ]
     assert set(lonely) == NAMES_A_NEW_HOST
 
 
 async def test_a_workload_is_deployed_shown_stopped_and_removed_on_all_hosts_that_answer(tmp_path):
-    async with two_engines(tmp_path) as (built, one, two):
+    async with two_engines(tmp_path) as (built, first, second):
         quorate = built.quorate
-        given = {"host": "all", "name": "web"}
-        answer = await quorate.call("workload_deploy", **given, image="nginx:1.27")
+        arguments = {"host": "all", "name": "web"}
+        answer = await quorate.call("workload_deploy", **arguments, image="nginx:1.27")
         assert answer.is_error
         rows = hosts_of(answer.structured_content)
         assert [row["host"] for row in rows] == ["host dead", "host one", "host two"]
         assert "refuses the connection" in rows[0]["why"]
         assert answer.structured_content["result"] == "2 of 3 done"
-        assert one.running() == two.running() == {"web": "nginx:1.27"}
+        assert first.running() == second.running() == {"web": "nginx:1.27"}
 
         listed = await quorate.facts("workload_list", host="all")
         rows = [dict(zip(listed["columns"], row, strict=True)) for row in listed["rows"]]
@@ -83,9 +83,9 @@ async def test_a_workload_is_deployed_shown_stopped_and_removed_on_all_hosts_tha
         assert (listed["hosts"], listed["failed"]) == (3, 1)
         paged = await quorate.facts("workload_list", host="all", limit=1, offset=1)
         assert (paged["rows"][0][0], paged["next_offset"], paged["total"]) == ("host one", 2, 3)
-        found = await quorate.rows("workload_get", **given)
-        assert [row["state"] for row in found] == ["", "running", "running"]
-        printed = await quorate.rows("workload_logs", **given)
+        workloads = await quorate.rows("workload_get", **arguments)
+        assert [row["state"] for row in workloads] == ["", "running", "running"]
+        printed = await quorate.rows("workload_logs", **arguments)
         assert {(row["host"], row["line"]) for row in printed[1:]} == {
             (f"host {name}", line) for name in ("one", "two") for line in ("first", "no such file")
         }
@@ -96,33 +96,33 @@ async def test_a_workload_is_deployed_shown_stopped_and_removed_on_all_hosts_tha
         assert [(row["host"], row["now"]) for row in hosts_of(stopped)] == [("host two", "exited")]
         gone = await quorate.facts("workload_remove", host=["one", "two"], name="web")
         assert {row["host"]: row["removed"] for row in hosts_of(gone)} == {"host one": "web", "host two": "web"}
-        assert one.containers == two.containers == {}
+        assert first.containers == second.containers == {}
 
 
 async def test_what_a_host_does_not_have_is_said_of_that_host(tmp_path):
-    async with two_engines(tmp_path) as (built, _, two):
+    async with two_engines(tmp_path) as (built, _, second):
         quorate = built.quorate
         await quorate.facts("workload_deploy", host="two", name="web", image="nginx:1.27")
-        found = await quorate.rows("workload_get", host=["one", "two"], name="web")
-        assert [(row["host"], row["state"]) for row in found] == [("host one", ""), ("host two", "running")]
-        assert "web" in found[0]["why_not"]
+        workloads = await quorate.rows("workload_get", host=["one", "two"], name="web")
+        assert [(row["host"], row["state"]) for row in workloads] == [("host one", ""), ("host two", "running")]
+        assert "web" in workloads[0]["why_not"]
         refusal = await quorate.refusal("workload_remove", host=["one", "dead"], name="web")
         assert "2 hosts: not possible on any of them, so nothing was changed" in refusal
         removed = await quorate.call("workload_remove", host=["one", "two"], name="web")
         rows = hosts_of(removed.structured_content)
         assert [(row["host"], row["state"]) for row in rows] == [("host one", "not tried"), ("host two", "done")]
         assert removed.is_error
-        assert two.containers == {}
+        assert second.containers == {}
 
 
 async def test_one_question_is_asked_for_all_hosts_and_names_each_of_them(tmp_path):
     asked: list[str] = []
-    async with two_engines(tmp_path, approval=Approval.ASK, elicitation=approving(asked)) as (built, one, two):
+    async with two_engines(tmp_path, approval=Approval.ASK, elicitation=approving(asked)) as (built, first, second):
         await built.quorate.facts("workload_deploy", host=["one", "two"], name="web", image="nginx:1.27")
         assert asked == []
         await built.quorate.facts("workload_remove", host=["one", "two"], name="web")
         [question] = asked
-        for engine in (one, two):
+        for engine in (first, second):
             assert engine.containers == {}
         assert all(f"host {name}: docker remove web" in question for name in ("one", "two"))
 
@@ -145,21 +145,21 @@ async def test_a_service_is_checked_installed_shown_and_removed_where_that_is_po
     box = ComposeHost(tmp_path / "box-machine")
     async with box.page() as port, house(tmp_path, {"box": box.options, "bare": {}}, homelab=box.settings) as built:
         await with_a_dead_one(built)
-        quorate, given = built.quorate, {"service": "page", "host": ["box", "dead"]}
-        checked = await quorate.rows("service_check", **given)
+        quorate, arguments = built.quorate, {"service": "page", "host": ["box", "dead"]}
+        checked = await quorate.rows("service_check", **arguments)
         assert [(row["host"], row["fits"]) for row in checked] == [("host dead", ""), ("host box", "yes")]
         done = hosts_of(
-            (await quorate.call("service_install", **given, settings={"web_port": port})).structured_content
+            (await quorate.call("service_install", **arguments, settings={"web_port": port})).structured_content
         )
         assert [(row["host"], row["state"]) for row in done] == [("host dead", "not tried"), ("host box", "done")]
         status = await quorate.rows("service_status", host="all")
         assert [(row["host"], row["state"], row["drift"]) for row in status] == [
             ("host dead", "", ""), ("host box", "running", "none"),
         ]  # fmt: skip
-        upgraded = await quorate.call("service_upgrade", **given, to="1.1")
+        upgraded = await quorate.call("service_upgrade", **arguments, to="1.1")
         assert [row["state"] for row in hosts_of(upgraded.structured_content)] == ["not tried", "done"]
         assert box.version == "1.1"
-        removed = await quorate.call("service_uninstall", **given, data=True)
+        removed = await quorate.call("service_uninstall", **arguments, data=True)
         assert [row["state"] for row in hosts_of(removed.structured_content)] == ["not tried", "done"]
         assert not (box.services / "page").exists()
 
@@ -168,18 +168,18 @@ async def test_a_service_is_checked_installed_shown_and_removed_where_that_is_po
 async def test_each_host_has_its_own_plan_and_exactly_those_plans_are_applied(tmp_path):
     hosts: dict[str, dict[str, Any]] = {"nas": {}, "pi": {}}
     async with house(tmp_path, hosts, homelab={"catalogue": catalogue(tmp_path)}) as built:
-        quorate, given = built.quorate, {"service": "records", "host": ["nas", "pi"]}
-        planned = await quorate.rows("terraform_plan", **given)
+        quorate, arguments = built.quorate, {"service": "records", "host": ["nas", "pi"]}
+        planned = await quorate.rows("terraform_plan", **arguments)
         plans = [row["plan"] for row in planned]
         assert [row["counts"] for row in planned] == [{"create": 2}] * 2
         assert len(set(plans)) == 2
-        shown = await quorate.facts("terraform_apply", **given, plan=[plans[0], "0" * len(plans[0])], dry_run=True)
+        shown = await quorate.facts("terraform_apply", **arguments, plan=[plans[0], "0" * len(plans[0])], dry_run=True)
         assert "host pi: None of the plans is for host pi" in shown["failures"][0]
-        done = hosts_of(await quorate.facts("terraform_apply", **given, plan=plans))
+        done = hosts_of(await quorate.facts("terraform_apply", **arguments, plan=plans))
         assert [row["state"] for row in done] == ["done", "done"]
-        drifted = await quorate.rows("terraform_refresh", **given)
+        drifted = await quorate.rows("terraform_refresh", **arguments)
         assert [row["drifted"] for row in drifted] == [False, False]
-        gone = hosts_of(await quorate.facts("terraform_destroy", **given))
+        gone = hosts_of(await quorate.facts("terraform_destroy", **arguments))
         assert [row["state"] for row in gone] == ["done", "done"]
 
 
@@ -230,34 +230,34 @@ async def test_several_hosts_are_discovered_in_one_short_table(tmp_path):
 @asynccontextmanager
 async def two_systems(tmp_path: Path, **second: Any) -> AsyncIterator[tuple[Rig, OwnSystem, OwnSystem]]:
     """Quorate, and hosts `one` and `two` with accounts of their own; `second` are options of the latter."""
-    async with own_system(tmp_path / "one") as one, own_system(tmp_path / "two", **second) as two:
-        known = (one.known_hosts, two.known_hosts)
+    async with own_system(tmp_path / "one") as first, own_system(tmp_path / "two", **second) as other:
+        known = (first.known_hosts, other.known_hosts)
         ssh = SshSettings(Login(user="root"), known_hosts=known, pins=tmp_path / "pins")
         async with house(tmp_path, {}, homelab={"ssh": ssh}) as built:
-            for name, box in (("one", one), ("two", two)):
+            for name, box in (("one", first), ("two", other)):
                 login = {"address": "127.0.0.1", "port": box.port, "user": "root", "key": str(box.key_file)}
                 await built.quorate.facts("host_register", host=name, **login)
-            yield built.quorate, one, two
+            yield built.quorate, first, other
 
 
 async def test_the_administration_account_is_made_on_several_hosts_step_by_step_on_each(tmp_path):
-    async with two_systems(tmp_path) as (quorate, one, two):
-        before = one.accounts()
+    async with two_systems(tmp_path) as (quorate, box, other):
+        before = box.accounts()
         planned = await quorate.facts("host_admin_setup", host="all", dry_run=True)
         first = [step["step"] for step in planned["steps"] if step["step"].startswith("host one: ")]
         assert first[0] == "host one: Create the account quorate"
         assert len(first) * 2 == len(planned["steps"])
-        made = await quorate.facts("host_admin_setup", host="all", register=True)
-        assert made["result"] == "done"
-        rows = hosts_of(made)
+        facts = await quorate.facts("host_admin_setup", host="all", register=True)
+        assert facts["result"] == "done"
+        rows = hosts_of(facts)
         assert [(row["host"], row["state"]) for row in rows] == [("host one", "done"), ("host two", "done")]
         assert all(row["verified"]["sudo"] == "without a password" for row in rows)
-        assert one.accounts() == before | {"quorate"}
+        assert box.accounts() == before | {"quorate"}
         tried = await quorate.rows("host_admin_verify", host="all")
         assert [row["logged_in_as"] for row in tried] == ["quorate", "quorate"]
         gone = hosts_of(await quorate.facts("host_admin_remove", host="all"))
         assert [row["state"] for row in gone] == ["done", "done"]
-        assert one.accounts() == two.accounts() == before
+        assert box.accounts() == other.accounts() == before
 
 
 async def test_a_step_that_fails_stops_its_host_and_no_other(tmp_path):
@@ -267,7 +267,7 @@ async def test_a_step_that_fails_stops_its_host_and_no_other(tmp_path):
         rows = hosts_of(answer.structured_content)
         assert [(row["host"], row["state"]) for row in rows] == [("host two", "failed"), ("host one", "done")]
         assert answer.structured_content["result"] == "1 of 2 done"
-        [entry] = [one for one in quorate.audit() if one["tool"] == "host_admin_setup"]
+        [entry] = [entry for entry in quorate.audit() if entry["tool"] == "host_admin_setup"]
         states = [step["state"] for step in entry["steps"]]
         assert states.count("failed") == 1
         assert "not tried" in states
@@ -320,12 +320,12 @@ async def test_next_steps_name_all_hosts_and_failures_are_counted(tmp_path):
 
 
 async def test_a_host_without_workloads_is_named_and_long_lines_say_that_they_are_cut(tmp_path):
-    async with two_engines(tmp_path) as (built, one, two):
+    async with two_engines(tmp_path) as (built, first, second):
         quorate = built.quorate
         for host in ("one", "two"):
             await quorate.facts("workload_deploy", host=host, name="web", image="nginx:1.27")
-        one.log = [b"x" * 5000 + b"\n"]
-        two.log = []
+        first.log = [b"x" * 5000 + b"\n"]
+        second.log = []
         printed = await quorate.facts("workload_logs", host=["one", "two"], name="web")
         assert printed["nothing_on"] == ["host two"]
         assert printed["rows"][0][-1].endswith("… (5000 characters)")

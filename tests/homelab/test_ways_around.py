@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from quorate.config import Access, Approval
-from quorate.config.rules import Limits, Policy, Rule
+from quorate.config.policy import Limits, Policy, Rule
 from quorate.homelab import map_drawing
-from quorate.homelab.devices.device import Device, Sighting
-from quorate.homelab.devices.merge import merge
+from quorate.homelab.devices.device import Device, Sighting, merge
 from quorate.homelab.devices.sitemap import sitemap
-from quorate.homelab.host import Host
-from quorate.homelab.registry import Hosts
+from quorate.homelab.host import Host, Hosts
 from quorate.inside.facts.collector import read_facts
 from quorate.inside.facts.script import Answers
 from quorate.problems import Conflict
@@ -64,7 +62,7 @@ async def test_trying_a_host_leaves_its_approval_as_it_is(tmp_path):
         await built.quorate.facts("host_remove", host="nas", plan_token=plan["plan_token"])
 
 
-async def test_a_job_on_a_host_that_is_hidden_from_the_caller_is_neither_listed_nor_told_nor_stopped(tmp_path):
+async def test_a_job_on_a_host_that_is_hidden_from_the_caller_is_neither_listed_nor_shown_nor_stopped(tmp_path):
     async with house(tmp_path, {"nas": {}, "pi": {}}) as built:
         quorate, port = built.quorate, built.hosts["nas"].port
         refs = ("nas", f"tester@{HOST}:{port}")
@@ -88,14 +86,16 @@ async def test_the_limits_of_a_cluster_count_what_is_done_to_its_guests_by_way_o
         quorate, nas, app = built.quorate, built.hosts["nas"], built.quorate.app
         reach_by_ssh(quorate, 102, port=nas.port)
         limited: dict[str, Any] = {"policy": Policy(limits=Limits(concurrent_changes=1)), "access": Access.ADMIN}
-        app.adopt(replace(app.settings, clusters=tuple(replace(one, **limited) for one in app.settings.clusters)))
+        app.adopt(
+            replace(app.settings, clusters=tuple(replace(cluster, **limited) for cluster in app.settings.clusters))
+        )
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         async with asyncio.TaskGroup() as both:
             first = both.create_task(quorate.facts("host_exec", host="nas", command=["cat", str(pipe)]))
             await until(lambda: bool(nas.commands))
-            for tool, given in (("host_exec", {"host": "nas"}), ("guest_exec", {"guest": 102})):
-                assert "limit concurrent_changes of demo" in await quorate.refusal(tool, command=["true"], **given)
+            for tool, arguments in (("host_exec", {"host": "nas"}), ("guest_exec", {"guest": 102})):
+                assert "limit concurrent_changes of demo" in await quorate.refusal(tool, command=["true"], **arguments)
             await asyncio.to_thread(pipe.write_text, "through")
         assert first.result()["stdout"] == "through"
         await quorate.facts("host_exec", host="nas", command=["true"])
@@ -128,7 +128,7 @@ async def test_an_address_is_never_the_name_of_a_guest(tmp_path):
         assert plan["host"] == "host nas"
 
 
-async def test_a_login_name_is_no_command_in_what_the_operator_is_told_to_type(tmp_path):
+async def test_a_login_name_is_not_a_command_in_the_line_that_the_operator_should_type(tmp_path):
     async with house(tmp_path, {"nas": {}, "pi": {}}) as built:
         key = str(built.hosts["pi"].key_file)
         text = await built.quorate.refusal("host_exec", host="nas", user="x; reboot #", key=key, command=["true"])
@@ -158,28 +158,24 @@ async def test_an_address_holds_nothing_that_a_shell_would_run(tmp_path, zone, m
     """It is part of the command with which the operator trusts a host."""
     monkeypatch.setattr("quorate.ssh.connection.CONNECT_SECONDS", 0.2)
     async with house(tmp_path, {}) as built:
-        for tool, given in (
+        for tool, arguments in (
             ("host_exec", {"host": f"fe80::1%{zone}", "command": ["true"]}),
             ("host_exec", {"host": f"root@[fe80::1%{zone}]:22", "command": ["true"]}),
             ("host_register", {"host": "new", "address": f"fe80::1%{zone}"}),
         ):
-            assert "address" in await built.quorate.refusal(tool, **given)
+            assert "address" in await built.quorate.refusal(tool, **arguments)
         await built.quorate.facts("host_exec", host="fe80::1%eth0", command=["true"], dry_run=True)
 
 
-@pytest.mark.parametrize("told", ['fd00::1%"]\nclick n1 href "javascript:alert(1)"', "fd00::1%</text><script>"])
-def test_an_address_that_a_host_tells_of_itself_draws_nothing(told):
-    cards = [{"ifname": "eth0", "addr_info": [{"local": told, "prefixlen": 64}]}]
-    found = read_facts(Answers({"ip_json": json.dumps(cards)}), ["network"])
-    seen = merge(Device(changed=1.0), Sighting(ref="nas", name="nas", facts=found), 2.0)
+def test_an_address_that_a_host_reports_draws_nothing():
+    name = "fd00::1%</text><script>"
+    cards = [{"ifname": "eth0", "addr_info": [{"local": name, "prefixlen": 64}]}]
+    facts = read_facts(Answers({"ip_json": json.dumps(cards)}), ["network"])
+    seen = merge(Device(changed=1.0), Sighting(ref="nas", name="nas", facts=facts), 2.0)
     assert seen.addresses == ("fd00::1/64",)
-    for drawn in (
-        map_drawing.render_mermaid(sitemap([seen], [])),
-        map_drawing.render_svg(map_drawing.draw_map(sitemap([seen], []), "x", "y")),
-    ):
-        assert "fd00::1" in drawn
-        assert "click" not in drawn
-        assert "script" not in drawn
+    picture = map_drawing.render_svg(map_drawing.draw_map(sitemap([seen], []), "x", "y"))
+    assert "fd00::1" in picture
+    assert "script" not in picture
 
 
 @pytest.mark.parametrize("user", ["x -o PermitLocalCommand=yes -o LocalCommand=reboot", "$(reboot)", "x;reboot"])
@@ -187,6 +183,6 @@ async def test_a_login_adds_nothing_to_the_command_line_of_ssh_in_an_inventory(t
     async with house(tmp_path, {"nas": {}, "pi": {}}) as built:
         await built.quorate.facts("host_update", host="nas", jump="pi")
         await built.quorate.facts("host_update", host="pi", user=user)
-        told = await built.quorate.facts("host_export", hosts=["nas"])
-        assert told["hosts"] == 0
-        assert "cannot be written to an inventory" in told["left_out"]["nas"]
+        facts = await built.quorate.facts("host_export", hosts=["nas"])
+        assert facts["hosts"] == 0
+        assert "cannot be written to an inventory" in facts["left_out"]["nas"]

@@ -39,7 +39,7 @@ def _folders(tmp_path):
 
 async def test_a_workload_is_deployed_with_all_that_was_asked_for(tmp_path):
     async with with_docker(tmp_path) as (quorate, engine):
-        made = await quorate.facts(
+        facts = await quorate.facts(
             "workload_deploy",
             host="box",
             name="web",
@@ -54,9 +54,9 @@ async def test_a_workload_is_deployed_with_all_that_was_asked_for(tmp_path):
             network="lan",
             labels={"role": "web"},
         )
-        assert made["workload"]["state"] == "running"
-        assert made["workload"]["digest"] == "sha256:feed"
-        assert made["workload"]["env"] == ["WORD"]
+        assert facts["workload"]["state"] == "running"
+        assert facts["workload"]["digest"] == "sha256:feed"
+        assert facts["workload"]["env"] == ["WORD"]
         [body] = engine.bodies
         assert body["Env"] == ["WORD=so secret; $(reboot)"]
         assert body["Cmd"] == ["sh", "-c", "echo 'a\nb' \"$HOME\""]
@@ -117,9 +117,9 @@ async def test_what_means_more_than_it_says_is_refused_before_anything_is_sent(t
 async def test_a_port_that_another_workload_has_is_not_asked_for_twice(tmp_path):
     async with with_docker(tmp_path, engine={"images": {"nginx"}}) as (quorate, engine):
         engine.add("old", "nginx", ports=[{"PrivatePort": 80, "PublicPort": 8080, "Type": "tcp", "IP": "0.0.0.0"}])
-        wanted = {"host": "box", "name": "new", "image": "nginx"}
-        assert "belongs to docker old" in await quorate.refusal("workload_deploy", **wanted, ports=["8080:80"])
-        assert (await quorate.facts("workload_deploy", **wanted, ports=["8080:80/udp"]))["workload"]["name"] == "new"
+        arguments = {"host": "box", "name": "new", "image": "nginx"}
+        assert "belongs to docker old" in await quorate.refusal("workload_deploy", **arguments, ports=["8080:80"])
+        assert (await quorate.facts("workload_deploy", **arguments, ports=["8080:80/udp"]))["workload"]["name"] == "new"
 
 
 async def test_what_does_not_stay_up_is_taken_away_with_its_last_words(tmp_path):
@@ -137,7 +137,7 @@ async def test_a_failed_replacement_leaves_the_old_one_running(tmp_path):
         assert "already" in await quorate.refusal("workload_deploy", host="box", name="web", image="broken")
         refusal = await quorate.refusal("workload_deploy", host="box", name="web", image="broken", replace=True)
         assert "The old web is restored" in refusal
-        assert [(name, one["Id"]) for name, one in engine.containers.items()] == [("web", before)]
+        assert [(name, container["Id"]) for name, container in engine.containers.items()] == [("web", before)]
         assert engine.containers["web"]["State"]["Status"] == "running"
         done = await quorate.facts("workload_deploy", host="box", name="web", image="nginx", replace=True)
         assert done["replaced"] == "nginx"
@@ -145,7 +145,7 @@ async def test_a_failed_replacement_leaves_the_old_one_running(tmp_path):
         assert engine.containers["web"]["Id"] != before
 
 
-async def test_what_could_not_be_taken_away_again_is_told_beside_the_reason(tmp_path):
+async def test_what_could_not_be_removed_again_is_reported_next_to_the_reason(tmp_path):
     async with with_docker(tmp_path, engine={"images": {"broken"}, "busy": True}) as (quorate, engine):
         refusal = await quorate.refusal("workload_deploy", host="box", name="web", image="broken")
         assert "did not stay up" in refusal
@@ -183,8 +183,8 @@ async def test_an_answer_that_is_lost_leaves_the_outcome_unknown(tmp_path):
 
 async def test_health_is_waited_for(tmp_path):
     async with with_docker(tmp_path, engine={"images": {"slow"}}) as (quorate, _):
-        made = await quorate.facts("workload_deploy", host="box", name="web", image="slow")
-        assert made["workload"]["health"] == "healthy"
+        facts = await quorate.facts("workload_deploy", host="box", name="web", image="slow")
+        assert facts["workload"]["health"] == "healthy"
 
 
 async def test_replacing_is_more_than_an_operator_may(tmp_path):
@@ -199,17 +199,17 @@ async def test_a_pull_that_takes_long_goes_on_and_tells_how_it_ended(tmp_path):
     async with with_docker(tmp_path) as (quorate, engine):
         engine.pulling.clear()
         engine.pull_error = "manifest unknown, said so-secret"
-        wanted = {"host": "box", "name": "web", "image": "nginx", "env": {"WORD": "so-secret"}}
-        begun = await quorate.facts("workload_deploy", **wanted, wait=0.5)
+        arguments = {"host": "box", "name": "web", "image": "nginx", "env": {"WORD": "so-secret"}}
+        begun = await quorate.facts("workload_deploy", **arguments, wait=0.5)
         assert "workload_get" in str(begun)
-        told = await quorate.facts("workload_get", host="box", name="web")
-        assert (told["state"], told["deployment"]["state"]) == ("not there", "going on")
+        facts = await quorate.facts("workload_get", host="box", name="web")
+        assert (facts["state"], facts["deployment"]["state"]) == ("not there", "going on")
         engine.pulling.set()
         async with asyncio.timeout(20):
-            while told["deployment"]["state"] == "going on":
-                told = await quorate.facts("workload_get", host="box", name="web")
-        assert told["deployment"]["state"] == "failed"
-        assert "manifest unknown, said ***" in told["deployment"]["why"]
+            while facts["deployment"]["state"] == "going on":
+                facts = await quorate.facts("workload_get", host="box", name="web")
+        assert facts["deployment"]["state"] == "failed"
+        assert "manifest unknown, said ***" in facts["deployment"]["why"]
 
 
 async def test_a_workload_is_seen_stopped_started_and_removed(tmp_path):
@@ -232,15 +232,15 @@ async def test_a_workload_is_seen_stopped_started_and_removed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "spoken"),
+    ("reported", "spoken"),
     [
         ({"ApiVersion": "1.24", "MinAPIVersion": "1.12"}, "/v1.24/"),
         ({"ApiVersion": "1.52", "MinAPIVersion": "1.44"}, "/v1.44/"),
         ({"ApiVersion": "1.50", "MinAPIVersion": "1.24"}, "/v1.41/"),
     ],
 )
-async def test_the_version_of_the_api_is_one_that_both_sides_speak(tmp_path, told, spoken):
-    async with with_docker(tmp_path, engine={"version": told}) as (quorate, engine):
+async def test_the_version_of_the_api_is_one_that_both_sides_speak(tmp_path, reported, spoken):
+    async with with_docker(tmp_path, engine={"version": reported}) as (quorate, engine):
         await quorate.facts("workload_list", host="box")
         assert engine.paths[-1].startswith(spoken)
 
@@ -251,13 +251,13 @@ async def test_curl_leads_to_the_socket_where_the_ssh_server_does_not(tmp_path):
         listed = await quorate.facts("workload_list", host="box")
         assert "by curl" in listed["engines"]["docker"]
         env = {"SECRET": "of \"all\" kinds: \\ 'é'"}
-        made = await quorate.facts("workload_deploy", host="box", name="web", image="nginx:1", env=env)
-        assert made["workload"]["state"] == "running"
+        facts = await quorate.facts("workload_deploy", host="box", name="web", image="nginx:1", env=env)
+        assert facts["workload"]["state"] == "running"
         assert engine.bodies[0]["Env"] == ["SECRET=of \"all\" kinds: \\ 'é'"]
         assert any("Downloading" in (message or "") for *_, message in quorate.progress)
 
 
-async def test_without_any_way_to_the_socket_it_is_told_what_to_do(tmp_path):
+async def test_without_any_way_to_the_socket_the_refusal_says_what_to_do(tmp_path):
     async with with_docker(tmp_path, host={"sockets": False}, absent=("curl",)) as (quorate, _):
         assert "Install curl there" in await quorate.refusal("workload_list", host="box")
 
@@ -272,15 +272,15 @@ async def test_a_host_without_engines_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tool", "given"),
+    ("tool", "arguments"),
     [("workload_remove", {}), ("workload_deploy", {"image": "nginx", "replace": True})],
 )
-async def test_an_approval_is_for_one_workload_and_not_for_another_of_its_name(tmp_path, tool, given):
+async def test_an_approval_is_for_one_workload_and_not_for_another_of_its_name(tmp_path, tool, arguments):
     async with with_docker(tmp_path, engine={"images": {"nginx"}}, approval=Approval.TOKEN) as (quorate, engine):
         engine.add("web", "nginx")
-        plan = await quorate.facts(tool, host="box", name="web", **given, dry_run=True)
+        plan = await quorate.facts(tool, host="box", name="web", **arguments, dry_run=True)
         engine.add("web", "nginx")
-        refusal = await quorate.refusal(tool, host="box", name="web", **given, plan_token=plan["plan_token"])
+        refusal = await quorate.refusal(tool, host="box", name="web", **arguments, plan_token=plan["plan_token"])
         assert "is not valid for this call" in refusal
         assert engine.changes == []
 

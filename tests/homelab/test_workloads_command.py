@@ -48,11 +48,11 @@ def path(tmp_path: Path) -> str:
 async def test_docker_is_driven_by_its_command_and_secrets_stay_off_it(tmp_path, path):
     async with house(tmp_path / "house", {"box": {"environment": {"PATH": path}}}, toolsets=TOOLSETS) as built:
         quorate = built.quorate
-        made = await quorate.facts(
+        facts = await quorate.facts(
             "workload_deploy", host="box", name="web", image="nginx", ports=["127.0.0.1:8080:80"], memory="64M",
             volumes=["/srv/a b:/data:ro"], env={"PASSWORD": "so secret"}, command=["sh", "-c", "a; $(b) 'c'"],
         )  # fmt: skip
-        assert (made["workload"]["state"], made["workload"]["digest"]) == ("running", "sha256:feed")
+        assert (facts["workload"]["state"], facts["workload"]["digest"]) == ("running", "sha256:feed")
         (tmp_path / "log").write_text("".join(f"{number} {'x' * 1000}\n" for number in range(1000)))
         newest = (await quorate.facts("workload_logs", host="box", name="web", lines=1000))["log"]
         assert [line.split()[0] for line in newest] == [str(number) for number in range(750, 1000)]

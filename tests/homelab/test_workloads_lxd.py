@@ -30,25 +30,25 @@ async def with_lxd(tmp_path: Path) -> AsyncIterator[tuple[Any, LxdServer]]:
 
 async def test_an_instance_lives_and_dies(tmp_path):
     async with with_lxd(tmp_path) as (quorate, server):
-        one = {"host": "box", "name": "web"}
-        made = await quorate.facts(
-            "workload_deploy", **one, image="tiny", ports=["8080:80"], env={"A": "b"}, memory="256M", cpus=2
+        workload = {"host": "box", "name": "web"}
+        facts = await quorate.facts(
+            "workload_deploy", **workload, image="tiny", ports=["8080:80"], env={"A": "b"}, memory="256M", cpus=2
         )
-        assert (made["workload"]["state"], made["workload"]["addresses"]) == ("running", {"eth0": "10.0.3.7"})
+        assert (facts["workload"]["state"], facts["workload"]["addresses"]) == ("running", {"eth0": "10.0.3.7"})
         config = {"environment.A": "b", "limits.memory": "268435456B", "limits.cpu": "2"}
         assert server.bodies[0]["config"] == config
         assert any("Unpack: 40%" in (message or "") for *_, message in quorate.progress)
-        assert (await quorate.facts("workload_logs", **one, lines=2))["log"] == ["two", "three"]
-        assert "has no times" in await quorate.refusal("workload_logs", **one, since="1h")
-        assert (await quorate.facts("workload_power", **one, action="stop"))["now"] == "stopped"
-        assert (await quorate.facts("workload_power", **one, action="start"))["now"] == "running"
-        done = await quorate.facts("workload_deploy", **one, image="tiny", replace=True)
-        assert done["workload"]["id"] != made["workload"]["id"]
-        await quorate.facts("workload_remove", **one)
+        assert (await quorate.facts("workload_logs", **workload, lines=2))["log"] == ["two", "three"]
+        assert "has no times" in await quorate.refusal("workload_logs", **workload, since="1h")
+        assert (await quorate.facts("workload_power", **workload, action="stop"))["now"] == "stopped"
+        assert (await quorate.facts("workload_power", **workload, action="start"))["now"] == "running"
+        done = await quorate.facts("workload_deploy", **workload, image="tiny", replace=True)
+        assert done["workload"]["id"] != facts["workload"]["id"]
+        await quorate.facts("workload_remove", **workload)
         assert server.instances == {}
 
 
-async def test_an_operation_that_fails_is_told_and_undone(tmp_path):
+async def test_an_operation_that_fails_is_reported_and_undone(tmp_path):
     async with with_lxd(tmp_path) as (quorate, server):
         server.fails = "Failed to run: forkstart"
         assert "forkstart" in await quorate.refusal("workload_deploy", host="box", name="web", image="tiny")
@@ -75,6 +75,6 @@ async def test_an_instance_that_does_not_listen_is_stopped_by_force(tmp_path):
 )
 async def test_what_the_engine_cannot_do_is_refused_beforehand(tmp_path, wrong, says):
     async with with_lxd(tmp_path) as (quorate, server):
-        given = {"host": "box", "name": "web", "image": "tiny", **wrong}
-        assert says in await quorate.refusal("workload_deploy", **given)
+        arguments = {"host": "box", "name": "web", "image": "tiny", **wrong}
+        assert says in await quorate.refusal("workload_deploy", **arguments)
         assert server.bodies == []

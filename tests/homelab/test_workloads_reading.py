@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.homelab.workloads import request
-from quorate.homelab.workloads.docker_shapes import Pulling, log_text, parse_container
-from quorate.homelab.workloads.lxd_shapes import create_request, parse_instance, source
-from quorate.homelab.workloads.model import Mount, Port, Spec
+from quorate.homelab.workloads.docker import Pulling, log_text, parse_container
+from quorate.homelab.workloads.lxd import create_request, parse_instance, source
 from quorate.homelab.workloads.unix_http import Exchange
+from quorate.homelab.workloads.workload import Mount, Port, Spec, parse_mounts, parse_ports, warnings
 from quorate.problems import BadArgument, Problem, ServerFailed
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
-    places = sorted({0, len(data), *(one % (len(data) + 1) for one in at)})
+    places = sorted({0, len(data), *(offset % (len(data) + 1) for offset in at)})
     return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
@@ -92,11 +91,11 @@ def test_of_a_long_body_the_first_bytes_are_kept():
 )
 def test_a_port_is_read_as_it_is_written(inside, outside, protocol, address):
     port = Port(inside, outside, protocol, address)
-    assert request.ports([str(port)]) == (port,)
+    assert parse_ports([str(port)]) == (port,)
 
 
 def test_volumes_are_paths_or_names():
-    assert request.mounts(["data:/data", "/srv//media/:/media/:ro"]) == (
+    assert parse_mounts(["data:/data", "/srv//media/:/media/:ro"]) == (
         Mount("data", "/data"),
         Mount("/srv/media", "/media", read_only=True),
     )
@@ -104,12 +103,12 @@ def test_volumes_are_paths_or_names():
 
 def test_volumes_that_hand_the_host_over_are_warned_of():
     def warned(*volumes):
-        return request.warnings(request.mounts(volumes))
+        return warnings(parse_mounts(volumes))
 
     hold = "gives the container control of the host"
     assert warned("data:/a", "/srv:/b", "/etc/localtime:/c:ro", "/var/lib/plex:/d") == ()
     for path in ("/", "//", "/etc/cron.d", "//root/.ssh/", "/usr/../etc", "/home", "/var/lib", "/proc/sys/kernel"):
-        assert warned(f"{path}:/x") == (f"{request.mounts([f'{path}:/x'])[0].source} {hold}",)
+        assert warned(f"{path}:/x") == (f"{parse_mounts([f'{path}:/x'])[0].source} {hold}",)
     for path in ("/", "/run", "/x/docker.sock"):  # read-only or not: what listens there listens
         assert warned(f"{path}:/x:ro") == (f"{path} {hold}",)
     assert warned("/etc:/x:ro") == ("/etc shows the container secrets of the host, such as its keys",)
@@ -117,7 +116,7 @@ def test_volumes_that_hand_the_host_over_are_warned_of():
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_port_and_a_volume_or_is_refused(text):
-    for read in (request.ports, request.mounts):
+    for read in (parse_ports, parse_mounts):
         try:
             assert len(read([text])) == 1
         except BadArgument:
@@ -164,7 +163,7 @@ def test_podman_tells_health_and_image_in_its_own_words():
     assert (shown.health, shown.image, shown.cpus, shown.env) == ("healthy", "docker.io/library/nginx:1", 1.5, ("A",))
 
 
-def test_an_instance_is_told_as_it_was_wanted():
+def test_an_instance_reads_as_it_was_requested():
     spec = Spec(
         "web", "images:debian/12", (Port(80, 8080), Port(53, 53, "udp", "127.0.0.1")),
         (Mount("data", "/data"), Mount("/srv", "/srv", read_only=True)), {"A": "b"}, memory=512 * 1024**2, cpus=1.5,

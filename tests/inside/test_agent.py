@@ -71,11 +71,11 @@ async def test_a_command_is_followed_across_a_short_silence(tmp_path):
         agent = Watched(quorate)
         begun = await quorate.facts("guest_exec", guest=VM, command="sleep 30; echo done", wait=0)
         agent.fall_silent(10)
-        told = await quorate.facts("guest_job", action="poll", job=begun["job"], seconds=50)
-        assert (told["state"], told["stdout"]) == ("ended", "done\n")
+        job = await quorate.facts("guest_job", action="poll", job=begun["job"], seconds=50)
+        assert (job["state"], job["stdout"]) == ("ended", "done\n")
 
 
-async def test_after_a_long_silence_the_command_is_told_as_unknown_and_found_again(tmp_path):
+async def test_after_a_long_silence_the_command_is_reported_as_unknown_and_found_again(tmp_path):
     async with rig(tmp_path) as quorate:
         agent = Watched(quorate)
         begun = await quorate.facts("guest_exec", guest=VM, command="sleep 30; echo done", wait=0)
@@ -84,8 +84,8 @@ async def test_after_a_long_silence_the_command_is_told_as_unknown_and_found_aga
         assert "stopped answering" in words
         assert f"guest_job action=poll job={begun['job']}" in words
         await quorate.clock.advance(40)
-        told = await quorate.facts("guest_job", action="poll", job=begun["job"], seconds=50)
-        assert (told["state"], told["stdout"]) == ("ended", "done\n")
+        job = await quorate.facts("guest_job", action="poll", job=begun["job"], seconds=50)
+        assert (job["state"], job["stdout"]) == ("ended", "done\n")
 
 
 async def test_long_files_are_stored_in_pieces_where_nobody_else_can_read_them(tmp_path):

@@ -1,4 +1,4 @@
-"""Commands inside guests, from the front door: the right way in, nothing injected or left running, no secret told."""
+"""Commands inside guests, from the front door: the right way in, nothing injected or left running, no secret shown."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from pve_simulator.guest_os.machine import Machines
 from quorate.command_rules import CommandRules
 from quorate.config import Access
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from quorate.inside.jobs import JobBook
-from quorate.inside.node_addresses import ssh_of_node
+from quorate.inside.pct import ssh_of_node
 from quorate.inside.transport_selection import select_transport
 from quorate.pipeline.caller import Exchange
 from quorate.problems import NotConfigured
-from quorate.ssh.access import SshAccess
 from quorate.ssh.host_keys import HostKeys
-from quorate.ssh.settings import Login, SshSettings
+from quorate.ssh.settings import Login, SshAccess, SshSettings
 from tests.inside.test_ssh import NASTY
 from tests.rigs.manual_clock import jump
 from tests.rigs.mcp_session import rig, second_server, text_of
@@ -48,8 +47,8 @@ def inside(tmp_path: Path, **options):
 
 def processes(quorate, vmid) -> list[str]:
     """What runs in a guest on request."""
-    found = quorate.sim.world.part(Machines).of(quorate.sim.world.guests[vmid]).processes.values()
-    return [" ".join(one.argv) for one in found if not one.exited]
+    started = quorate.sim.world.part(Machines).of(quorate.sim.world.guests[vmid]).processes.values()
+    return [" ".join(process.argv) for process in started if not process.exited]
 
 
 async def until(condition) -> None:
@@ -120,7 +119,7 @@ async def test_a_list_never_passes_a_shell(tmp_path, guest):
 
 
 @BOTH
-async def test_folder_environment_input_and_user_are_as_asked_for(tmp_path, guest):
+async def test_folder_environment_input_and_user_are_as_requested(tmp_path, guest):
     async with inside(tmp_path) as quorate:
         user = "ubuntu" if guest == VM else "debian"
         facts = await quorate.facts(
@@ -146,7 +145,7 @@ async def test_input_may_be_longer_than_the_agent_takes(tmp_path, guest, size):
 
 
 @BOTH
-async def test_what_cannot_begin_is_told_in_the_guests_words(tmp_path, guest):
+async def test_a_command_that_cannot_begin_is_reported_in_the_words_of_the_guest(tmp_path, guest):
     async with inside(tmp_path) as quorate:
         assert "can't cd to /no" in await quorate.refusal("guest_exec", guest=guest, command="true", cwd="/no")
         assert "there is no user eve" in await quorate.refusal("guest_exec", guest=guest, command="true", user="eve")
@@ -188,7 +187,7 @@ async def test_unseen_characters_are_taken_out_of_what_a_guest_prints(tmp_path, 
 
 
 @BOTH
-async def test_bytes_that_are_no_text_are_told_as_such(tmp_path, guest):
+async def test_output_that_is_not_text_is_reported_as_such(tmp_path, guest):
     async with inside(tmp_path) as quorate:
         facts = await quorate.facts("guest_exec", guest=guest, command=["printf", "%b", "a\\0000\\0377\\0200"])
         assert base64.b64decode(facts["stdout_base64"]) == b"a\x00\xff\x80"
@@ -279,7 +278,7 @@ async def test_a_long_command_over_ssh_goes_on_in_this_server(tmp_path):
         assert "There is no job" in await quorate.refusal("guest_job", action="poll", job=job)
 
 
-async def test_jobs_are_kept_behind_rules_that_hide_and_those_of_hidden_guests_are_not_told(tmp_path):
+async def test_jobs_survive_rules_that_hide_guests_and_those_of_hidden_guests_are_not_listed(tmp_path):
     hiding = '[[rules]]\nname = "not for you"\ndeny = "read"\nvmids = [%d]\n[[rules]]\nname = "nor inside"\n'
     hiding += 'deny = "look_inside"\nvmids = [%d]\n'
     rules = read_policy(tomllib.loads(hiding % (ELSEWHERE, ELSEWHERE)), Source(Rank.TOML))
@@ -406,7 +405,7 @@ class StandingClock:
         (999, "There is no guest"),
     ],
 )
-async def test_a_guest_that_cannot_be_entered_is_told_with_what_to_do(tmp_path, guest, words):
+async def test_a_guest_that_cannot_be_entered_is_refused_with_what_to_do(tmp_path, guest, words):
     async with inside(tmp_path) as quorate:
         refusal = await quorate.refusal("guest_exec", guest=guest, command="true")
         assert re.search(words, refusal), refusal
@@ -428,7 +427,7 @@ async def test_a_node_that_is_another_than_configured_is_found_out_and_nothing_r
         assert 'nodes = { pve3 = "ADDRESS" }' in words
 
 
-async def test_a_host_that_is_no_node_is_told(tmp_path):
+async def test_a_host_that_is_not_a_node_is_refused(tmp_path):
     async with serving(tmp_path / "host") as host, inside(tmp_path) as quorate:
         quorate.app.cluster.ssh = SshAccess(
             SshSettings(
@@ -456,7 +455,7 @@ async def test_a_container_that_moved_is_followed_at_the_next_call(tmp_path):
         assert facts["way"] == "pct exec 200 on pve2 as root"
 
 
-async def test_a_host_key_that_is_not_known_is_told_with_the_command_to_trust_it(tmp_path):
+async def test_an_unknown_host_key_is_refused_with_the_command_to_trust_it(tmp_path):
     async with inside(tmp_path) as quorate:
         ssh = quorate.app.cluster.ssh
         ssh.pool.host_keys = HostKeys((), tmp_path / "pins")
@@ -478,7 +477,7 @@ async def test_a_missing_privilege_is_named_before_anything_is_sent(tmp_path):
             assert {method for method, _ in quorate.requests_since(mark)} == {"GET"}
 
 
-async def test_a_lost_answer_is_told_and_the_command_not_sent_again(tmp_path):
+async def test_a_lost_answer_is_reported_and_the_command_not_sent_again(tmp_path):
     async with inside(tmp_path) as quorate:
         quorate.sim.faults.add("drop:after:POST:/nodes/*/agent/exec")
         words = await quorate.refusal("guest_exec", guest=VM, command="echo once >> /tmp/log")
@@ -488,7 +487,7 @@ async def test_a_lost_answer_is_told_and_the_command_not_sent_again(tmp_path):
         assert quorate.audit()[-1]["outcome"] == "unknown"
 
 
-async def test_an_agent_that_forbids_commands_is_told(tmp_path):
+async def test_an_agent_that_forbids_commands_is_reported(tmp_path):
     async with inside(tmp_path) as quorate:
         text = "Agent error: Command guest-exec has been disabled: the command is not allowed"
         quorate.sim.faults.add(f"500:{text}:POST:/nodes/*/agent/exec")
@@ -595,9 +594,9 @@ async def test_which_host_a_node_is(tmp_path):
 
         assert await host_of("pve2") == addresses["pve2"]
         assert await host_of("pve2", node_hosts={"pve2": "10.9.9.9"}) == "10.9.9.9"
-        for one in ("pve1", "pve1.example.com", addresses["pve1"]):
-            assert await host_of("pve1", nodes=Login(host=one)) == one
-            assert await host_of("pve2", nodes=Login(host=one)) == addresses["pve2"]
+        for host in ("pve1", "pve1.example.com", addresses["pve1"]):
+            assert await host_of("pve1", nodes=Login(host=host)) == host
+            assert await host_of("pve2", nodes=Login(host=host)) == addresses["pve2"]
         assert await host_of("pve2", nodes=Login(host="bastion")) == addresses["pve2"]
         async with second_server(quorate, tmp_path / "b.jsonl", token="alice@pve!cli") as other:
             cluster = other.app.cluster
@@ -674,11 +673,11 @@ async def test_folder_environment_and_limit_of_a_windows_command_are_data_for_a_
             stdin="é",
             timeout=60,
         )
-        ((args, given),) = started
+        ((args, stdin),) = started
         assert "exit" not in script_of(args).replace("exit 125", "").replace("exit $c.ExitCode", "").replace(
             "WaitForExit", ""
         )
-        assert json.loads(given) == {
+        assert json.loads(stdin) == {
             "program": "tool.exe",
             "arguments": '"a b" "say \\"é\\""',
             "cwd": "C:\\Users",
@@ -686,6 +685,6 @@ async def test_folder_environment_and_limit_of_a_windows_command_are_data_for_a_
             "stdin": base64.b64encode("é".encode()).decode(),
             "limit": 60_000,
         }
-        assert given.isascii()
+        assert stdin.isascii()
         words = await quorate.refusal("guest_exec", guest=WINDOWS, command="whoami", user="Administrator")
         assert "Omit user" in words

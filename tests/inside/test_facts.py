@@ -81,14 +81,14 @@ async def test_a_guest_that_tells_nothing_is_an_error_that_says_why(tmp_path):
 async def test_interfaces_addresses_gateways_and_name_servers(tmp_path):
     async with rig(tmp_path, ssh=True) as quorate:
         for guest, interface, ip in ((VM, "ens18", "192.168.10.31"), (CONTAINER, "eth0", "192.168.10.3")):
-            found = await quorate.facts("guest_network", guest=guest)
-            assert found["usable"] == [ip]
-            assert found["interfaces"][interface].startswith(f"{ip}/24, fe80::")
-            assert found["interfaces"][interface].endswith("; net0")
-            assert "127.0.0.1/8 (local)" in found["interfaces"]["lo"]
-            assert found["gateways"] == [f"192.168.10.1 dev {interface}"]
-            assert (found["dns"], found["search"]) == (["192.168.10.2"], ["home.lan"])
-            assert "not_known" not in found
+            facts = await quorate.facts("guest_network", guest=guest)
+            assert facts["usable"] == [ip]
+            assert facts["interfaces"][interface].startswith(f"{ip}/24, fe80::")
+            assert facts["interfaces"][interface].endswith("; net0")
+            assert "127.0.0.1/8 (local)" in facts["interfaces"]["lo"]
+            assert facts["gateways"] == [f"192.168.10.1 dev {interface}"]
+            assert (facts["dns"], facts["search"]) == (["192.168.10.2"], ["home.lan"])
+            assert "not_known" not in facts
 
 
 async def test_the_network_cards_come_before_networks_that_the_guest_made_itself(tmp_path):
@@ -101,8 +101,8 @@ async def test_the_network_cards_come_before_networks_that_the_guest_made_itself
             Address(card.interface, card.mac, "fd00::31", 64),
         ]
         guest.addresses[1].mac = "02:00:00:00:00:09"
-        found = await quorate.facts("guest_network", guest=VM)
-        assert found["usable"] == ["192.168.10.31", "fd00::31", "100.64.0.9", "172.17.0.1"]
+        facts = await quorate.facts("guest_network", guest=VM)
+        assert facts["usable"] == ["192.168.10.31", "fd00::31", "100.64.0.9", "172.17.0.1"]
 
 
 async def test_systemd_resolved_is_seen_through(tmp_path):
@@ -112,23 +112,23 @@ async def test_systemd_resolved_is_seen_through(tmp_path):
         assert (await quorate.facts("guest_network", guest=VM))["dns"] == ["9.9.9.9", "fd00::53"]
 
 
-async def test_without_a_way_in_the_interfaces_are_told_all_the_same(tmp_path):
+async def test_without_a_transport_the_interfaces_are_listed_anyway(tmp_path):
     async with rig(tmp_path) as quorate:
-        found = await quorate.facts("guest_network", guest=CONTAINER)
-        assert found["usable"] == ["192.168.10.3"]
-        assert "SSH" in found["not_known"]["gateways, dns"]
-        assert "gateways" not in found
+        facts = await quorate.facts("guest_network", guest=CONTAINER)
+        assert facts["usable"] == ["192.168.10.3"]
+        assert "SSH" in facts["not_known"]["gateways, dns"]
+        assert "gateways" not in facts
 
 
-async def test_without_an_agent_the_configured_addresses_are_told(tmp_path):
+async def test_without_an_agent_the_configured_addresses_are_listed(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.guests[109].config["ipconfig0"] = "ip=192.168.10.77/24,gw=192.168.10.1"
-        found = await quorate.facts("guest_network", guest=109)
-        assert found["configured"] == ["192.168.10.77"]
-        assert "No QEMU guest agent configured" in found["not_known"]["interfaces"]
-        assert "usable" not in found
+        facts = await quorate.facts("guest_network", guest=109)
+        assert facts["configured"] == ["192.168.10.77"]
+        assert "No QEMU guest agent configured" in facts["not_known"]["interfaces"]
+        assert "usable" not in facts
 
 
-async def test_a_way_that_was_asked_for_and_is_not_there_is_an_error(tmp_path):
+async def test_a_requested_transport_that_is_not_available_is_an_error(tmp_path):
     async with rig(tmp_path) as quorate:
         assert "is a VM and pct is for containers" in await quorate.refusal("guest_network", guest=VM, way="pct")

@@ -30,7 +30,7 @@ BOTH = pytest.mark.parametrize("guest", [VM, CONTAINER], ids=["agent", "pct"])
 
 
 @BOTH
-async def test_a_text_is_read_as_text_and_the_way_is_told(tmp_path, guest):
+async def test_a_text_is_read_as_text_and_the_transport_is_named(tmp_path, guest):
     async with rig(tmp_path, ssh=True) as quorate:
         files(quorate, guest).write("/etc/motd", "Grüße\n  zwei\n".encode())
         read = await quorate.facts("guest_file_read", guest=guest, path="/etc/motd")
@@ -53,20 +53,20 @@ async def test_a_long_file_comes_in_parts_that_say_how_to_read_on(tmp_path, gues
     whole = "".join(f"line {number} ü\n" for number in range(2000))
     async with rig(tmp_path, ssh=True) as quorate:
         files(quorate, guest).write("/var/log/big", whole.encode())
-        found, offset = "", 0
+        text, offset = "", 0
         for _ in range(100):
             part = await quorate.facts("guest_file_read", guest=guest, path="/var/log/big", offset=offset, limit=4001)
-            found += part["content"]
+            text += part["content"]
             assert part["size"] == len(whole.encode())
             if "next" not in part:
                 break
             assert part["next"].startswith("offset=")
             offset = int(part["next"].removeprefix("offset=").split()[0])
-        assert found == whole
+        assert text == whole
 
 
 @BOTH
-async def test_what_is_no_text_comes_as_base64_unless_text_is_asked_for(tmp_path, guest):
+async def test_what_is_not_text_comes_as_base64_unless_text_is_requested(tmp_path, guest):
     data = bytes(range(256)) * 3
     async with rig(tmp_path, ssh=True) as quorate:
         files(quorate, guest).write("/tmp/binary", data)
@@ -150,8 +150,8 @@ async def test_a_new_file_is_made_with_its_folders(tmp_path, guest):
             "guest_file_write", guest=guest, path="/srv/a/b/c.conf", content="ü = 1\n", parents=True
         )
         assert (done["result"], done["file"], done["bytes"]) == ("done", "made", 7)
-        made = entry(quorate, guest, "/srv/a/b/c.conf")
-        assert (made.content, made.mode, made.owner) == ("ü = 1\n".encode(), 0o644, "root")
+        created = entry(quorate, guest, "/srv/a/b/c.conf")
+        assert (created.content, created.mode, created.owner) == ("ü = 1\n".encode(), 0o644, "root")
         assert leftovers(quorate, guest, "/srv/a/b") == []
 
 
@@ -293,8 +293,8 @@ async def test_a_dry_run_shows_path_and_size_and_the_content_is_recorded_nowhere
         assert "mode=0600" in plan["steps"][0]["call"]
         await quorate.facts("guest_file_write", guest=VM, path="/etc/app.conf", content=content)
         assert files(quorate, VM).read("/etc/app.conf").decode() == content
-        for told in (json.dumps(plan), quorate.audit_file.read_text()):
-            assert "hunter2" not in told
+        for record in (json.dumps(plan), quorate.audit_file.read_text()):
+            assert "hunter2" not in record
         assert quorate.audit()[-1]["arguments"]["content"] == "(20 characters)"
         assert quorate.audit()[-1]["calls"] == ["guest agent of vm 102 docker01: write 20 bytes to /etc/app.conf"]
 
@@ -317,10 +317,10 @@ async def test_a_path_is_described(tmp_path, guest):
     async with rig(tmp_path, ssh=True) as quorate:
         files(quorate, guest).write("/srv/f", b"12345")
         files(quorate, guest).add_link("/srv/l", "f\nstrange")
-        found = await quorate.facts("guest_path_stat", guest=guest, path="/srv//./f")
-        assert found["path"] == "/srv/f"
-        assert (found["type"], found["size"], found["mode"]) == ("file", 5, "0644")
-        assert (found["owner"], found["group"], found["modified"]) == ("root", "root", "2026-01-15T08:00:00Z")
+        facts = await quorate.facts("guest_path_stat", guest=guest, path="/srv//./f")
+        assert facts["path"] == "/srv/f"
+        assert (facts["type"], facts["size"], facts["mode"]) == ("file", 5, "0644")
+        assert (facts["owner"], facts["group"], facts["modified"]) == ("root", "root", "2026-01-15T08:00:00Z")
         link = await quorate.facts("guest_path_stat", guest=guest, path="/srv/l")
         assert (link["type"], link["target"]) == ("link", "f\nstrange")
         assert (await quorate.facts("guest_path_stat", guest=guest, path="/"))["type"] == "folder"
@@ -347,7 +347,7 @@ async def test_a_folder_is_listed_by_name_with_hidden_files(tmp_path, guest):
 
 
 @BOTH
-async def test_what_cannot_be_listed_is_told(tmp_path, guest):
+async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path, guest):
     async with rig(tmp_path, ssh=True) as quorate:
         assert (await quorate.facts("guest_dir_list", guest=guest, path="/mnt"))["total"] == 0
         assert "it does not exist" in await quorate.refusal("guest_dir_list", guest=guest, path="/nope")

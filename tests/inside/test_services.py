@@ -2,7 +2,7 @@
 
 import pytest
 
-from pve_simulator.guest_os.installation import Unit
+from pve_simulator.guest_os.machine import Unit
 from tests.rigs.mcp_session import rig
 from tests.rigs.simulated_guests import ALPINE, CONTAINER, VM, machine, was_injected
 
@@ -24,10 +24,10 @@ async def test_one_service_is_described_with_the_end_of_its_log(tmp_path, guest)
     async with rig(tmp_path, ssh=True) as quorate:
         unit = machine(quorate, guest).services["cron"]
         unit.log = [f"line {number}" for number in range(20)]
-        found = await quorate.facts("guest_service", guest=guest, service="cron", log_lines=3)
-        assert (found["service"], found["manager"]) == ("cron.service", "systemd")
-        assert (found["state"], found["enabled"], found["pid"]) == ("active (running)", "enabled", unit.pid)
-        assert found["log"] == ["line 17", "line 18", "line 19"]
+        facts = await quorate.facts("guest_service", guest=guest, service="cron", log_lines=3)
+        assert (facts["service"], facts["manager"]) == ("cron.service", "systemd")
+        assert (facts["state"], facts["enabled"], facts["pid"]) == ("active (running)", "enabled", unit.pid)
+        assert facts["log"] == ["line 17", "line 18", "line 19"]
         same = await quorate.facts("guest_service", guest=guest, service="cron.service", log_lines=0)
         assert same["service"] == "cron.service"
         assert "log" not in same
@@ -41,9 +41,9 @@ async def test_services_are_listed_by_name(tmp_path, guest):
         units["sick"] = Unit("sick", "A sick one", active=False, failed=True)
         rows = await quorate.rows("guest_service", guest=guest)
         assert [row["service"] for row in rows] == sorted(f"{name}.service" for name in units)
-        found = {row["service"]: (row["state"], row["enabled"]) for row in rows}
-        assert found["ssh.service"] == ("inactive (dead)", "enabled")
-        assert found["cron.service"] == ("active (running)", "disabled")
+        states = {row["service"]: (row["state"], row["enabled"]) for row in rows}
+        assert states["ssh.service"] == ("inactive (dead)", "enabled")
+        assert states["cron.service"] == ("active (running)", "disabled")
         failed = await quorate.rows("guest_service", guest=guest, state="failed")
         assert [row["service"] for row in failed] == ["sick.service"]
         assert len(await quorate.rows("guest_service", guest=guest, limit=2, offset=1)) == 2
@@ -166,8 +166,8 @@ async def test_openrc_runs_the_services_of_alpine(tmp_path):
         units = with_alpine(quorate)
         rows = await quorate.rows("guest_service", guest=103)
         assert [row["service"] for row in rows if row["service"] in ("crond", "sshd")] == ["crond", "sshd"]
-        found = await quorate.facts("guest_service", guest=103, service="sshd")
-        assert (found["manager"], found["state"], found["enabled"]) == ("openrc", "active (started)", "enabled")
+        facts = await quorate.facts("guest_service", guest=103, service="sshd")
+        assert (facts["manager"], facts["state"], facts["enabled"]) == ("openrc", "active (started)", "enabled")
         stopped = await quorate.facts("guest_service_control", guest=103, service="sshd", action="stop")
         assert not units["sshd"].active
         assert (stopped["before"], stopped["now"]) == ("active (started)", "inactive (stopped)")
@@ -180,7 +180,7 @@ async def test_openrc_runs_the_services_of_alpine(tmp_path):
         assert units["sshd"].enabled
 
 
-async def test_failures_of_openrc_are_told_in_its_words(tmp_path):
+async def test_failures_of_openrc_are_reported_in_its_words(tmp_path):
     async with rig(tmp_path) as quorate:
         units = with_alpine(quorate)
         machine(quorate, 103).files.write("/var/log/messages", b"sshd[77]: no hostkeys available\ncrond[3]: x\n")

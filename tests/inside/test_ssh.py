@@ -30,7 +30,7 @@ from quorate.problems import (
 )
 from quorate.secret import Secret
 from quorate.ssh.host_keys import pin
-from quorate.ssh.launcher import Launch
+from quorate.ssh.launcher import Launch, kill_argv
 from quorate.ssh.process import ExecutionTarget
 from quorate.ssh.target import SshTarget
 from tests.rigs.ssh_server import HOST, Host, reached, serving
@@ -58,10 +58,14 @@ async def machine(folder, **options):
         yield host, way(place)
 
 
+NAP = f"{os.getpid()}710"
+"""Seconds that no other run sleeps: commands outlive a run that is killed, and runs share the machine."""
+
+
 def sleeping(seconds: str) -> list[str]:
     """The commands that still run which were marked by this number of seconds."""
-    found = subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], capture_output=True, text=True, check=False)
-    return found.stdout.split()
+    listed = subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], capture_output=True, text=True, check=False)
+    return listed.stdout.split()
 
 
 async def until(condition) -> None:
@@ -118,13 +122,13 @@ async def test_a_login_shell_that_speaks_as_the_launcher_does_changes_nothing(tm
     async with machine(tmp_path, noise=noise) as (_, into):
         output = await into.run(Command(("echo", "mine")))
         assert (output.stdout, output.stderr) == (b"mine\n", b"")
-        job = await into.start(Command(("sleep", "71009")))
-        await until(lambda: sleeping("71009"))
+        job = await into.start(Command(("sleep", f"{NAP}9")))
+        await until(lambda: sleeping(f"{NAP}9"))
         await job.stop()
-        assert not sleeping("71009")
+        assert not sleeping(f"{NAP}9")
 
 
-async def test_a_command_that_cannot_begin_is_told_as_that(tmp_path):
+async def test_a_command_that_cannot_begin_is_reported_as_such(tmp_path):
     async with machine(tmp_path) as (_, into):
         with pytest.raises(BadArgument, match="can't cd to /no/such"):
             await into.run(Command(("true",), cwd="/no/such"))
@@ -201,9 +205,9 @@ async def test_sudo_gets_the_password_and_the_command_everything_else(tmp_path):
         done = await into.run(command)
         assert (done.stdout, done.stderr) == (b"me a b /\nin\n", b"")
         assert (tmp_path / "sudo.tried").read_text() == "open sesame\n"
-        told = (tmp_path / "sudo.log").read_text()
-        assert "a b" not in told
-        assert "open sesame" not in told
+        log = (tmp_path / "sudo.log").read_text()
+        assert "a b" not in log
+        assert "open sesame" not in log
 
 
 async def test_a_wrong_password_is_tried_once_and_nothing_else_is_taken_for_one(tmp_path):
@@ -225,10 +229,10 @@ async def test_endless_output_is_bounded_and_ended(tmp_path):
     async with machine(tmp_path) as (_, into):
         await into.run(Command(("true",)))  # so that the time is not spent on connecting
         with pytest.raises(TimedOut, match="did not end within") as caught:
-            await into.run(Command(("sh", "-c", "while :; do echo 8675309; done")), seconds=2, keep=1000)
+            await into.run(Command(("sh", "-c", f"while :; do echo {NAP}; done")), seconds=2, keep=1000)
         assert len(caught.value.facts["stdout"]) <= 2000
         await until(
-            lambda: not subprocess.run(["pgrep", "-f", "echo 8675309; done$"], check=False, capture_output=True).stdout
+            lambda: not subprocess.run(["pgrep", "-f", f"echo {NAP}; done$"], check=False, capture_output=True).stdout
         )
 
 
@@ -252,7 +256,7 @@ async def test_files_are_written_read_in_parts_and_added_to(tmp_path):
         assert await into.read_file(file, offset=10**7, limit=10) == b""
 
 
-async def test_files_that_cannot_be_read_or_written_are_told_with_the_machines_words(tmp_path):
+async def test_files_that_cannot_be_read_or_written_are_reported_in_the_words_of_the_machine(tmp_path):
     from quorate.problems import GuestRefused, NotFound
 
     async with machine(tmp_path) as (_, into):
@@ -269,38 +273,38 @@ async def test_files_that_cannot_be_read_or_written_are_told_with_the_machines_w
 
 async def test_cancelling_a_call_ends_the_command_and_all_that_it_has_started(tmp_path):
     async with machine(tmp_path) as (_, into):
-        script = "setsid sleep 71001 & (sleep 71001 & wait) & sleep 71001"
+        script = f"setsid sleep {NAP}1 & (sleep {NAP}1 & wait) & sleep {NAP}1"
         running = asyncio.ensure_future(into.run(Command(("sh", "-c", script)), seconds=60))
-        await until(lambda: len(sleeping("71001")) == 3)
+        await until(lambda: len(sleeping(f"{NAP}1")) == 3)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await until(lambda: not sleeping("71001"))
+        await until(lambda: not sleeping(f"{NAP}1"))
 
 
 async def test_a_command_that_ignores_a_polite_end_is_ended_by_force(tmp_path):
     async with machine(tmp_path) as (_, into):
-        job = await into.start(Command(("sh", "-c", 'trap "" TERM; echo ready; while :; do sleep 71002; done')))
-        await until(lambda: sleeping("71002"))
+        job = await into.start(Command(("sh", "-c", f'trap "" TERM; echo ready; while :; do sleep {NAP}2; done')))
+        await until(lambda: sleeping(f"{NAP}2"))
         await job.stop()
         output = await job.wait(5)
         assert output is not None
         assert (output.signal, output.stdout) == ("KILL", b"ready\n")
-        assert not sleeping("71002")
+        assert not sleeping(f"{NAP}2")
 
 
 async def test_a_time_limit_is_kept_from_inside(tmp_path):
     async with machine(tmp_path) as (_, into):
-        job = await into.start(Command(("sh", "-c", "sleep 71003 & sleep 71003")), limit=1)
+        job = await into.start(Command(("sh", "-c", f"sleep {NAP}3 & sleep {NAP}3")), limit=1)
         output = await job.wait(30)
         assert output is not None
         assert output.signal == "TERM"
-        await until(lambda: not sleeping("71003"))
+        await until(lambda: not sleeping(f"{NAP}3"))
 
 
-async def test_a_job_shows_what_it_has_said_so_far(tmp_path):
+async def test_a_job_shows_its_output_so_far(tmp_path):
     async with machine(tmp_path) as (_, into):
-        job = await into.start(Command(("sh", "-c", "echo begun; sleep 71007; echo end")))
+        job = await into.start(Command(("sh", "-c", f"echo begun; sleep {NAP}7; echo end")))
         while not (await job.partial_output()).stdout:
             await asyncio.sleep(0.01)
         assert (await job.partial_output()).stdout == b"begun\n"
@@ -310,17 +314,17 @@ async def test_a_job_shows_what_it_has_said_so_far(tmp_path):
 async def test_closing_ends_what_still_runs(tmp_path):
     async with serving(tmp_path) as host:
         async with reached(host) as place:
-            await way(place).start(Command(("sleep", "71004")))
-            await until(lambda: sleeping("71004"))
-        assert not sleeping("71004")
+            await way(place).start(Command(("sleep", f"{NAP}4")))
+            await until(lambda: sleeping(f"{NAP}4"))
+        assert not sleeping(f"{NAP}4")
 
 
 async def test_a_server_that_allows_one_session_lets_go_of_it_when_the_command_is_ended(tmp_path):
     async with machine(tmp_path, most_sessions=1) as (_, into):
-        job = await into.start(Command(("sleep", "71005")))
-        await until(lambda: sleeping("71005"))
+        job = await into.start(Command(("sleep", f"{NAP}5")))
+        await until(lambda: sleeping(f"{NAP}5"))
         await job.stop()
-        await until(lambda: not sleeping("71005"))
+        await until(lambda: not sleeping(f"{NAP}5"))
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
@@ -329,7 +333,7 @@ async def test_a_server_that_allows_one_session_lets_go_of_it_when_the_command_i
 @pytest.mark.thorough
 @pytest.mark.parametrize("most_sessions", [10, 3])
 async def test_long_commands_do_not_keep_the_others_waiting(tmp_path, most_sessions):
-    seconds = str(71080 + most_sessions)  # unique: the other case may run in parallel
+    seconds = f"{NAP}8{most_sessions}"
     async with machine(tmp_path, most_sessions=most_sessions) as (host, into):
         starting = [into.start(Command(("sleep", seconds))) for _ in range(12)]
         jobs = []
@@ -362,7 +366,7 @@ async def test_a_hundred_commands_at_once_share_one_connection(tmp_path, most_se
         assert host.busiest <= most_sessions
 
 
-async def test_a_dead_connection_is_noticed_and_made_anew(tmp_path):
+async def test_a_dead_connection_is_noticed_and_replaced(tmp_path):
     async with machine(tmp_path) as (host, into):
         await into.run(Command(("true",)))
         host.drop_all()
@@ -374,7 +378,7 @@ async def test_a_command_whose_fate_is_unknown_is_not_sent_again(tmp_path):
     log = tmp_path / "log"
     async with machine(tmp_path) as (host, into):
         running = asyncio.ensure_future(
-            into.run(Command(("sh", "-c", f"echo ran >> '{log}'; sleep 71006")), seconds=60)
+            into.run(Command(("sh", "-c", f"echo ran >> '{log}'; sleep {NAP}6")), seconds=60)
         )
         await until(log.exists)
         host.drop_all()
@@ -382,7 +386,7 @@ async def test_a_command_whose_fate_is_unknown_is_not_sent_again(tmp_path):
             await running
         assert log.read_text() == "ran\n"
         assert len(host.connections) == 1
-        for pid in sleeping("71006"):
+        for pid in sleeping(f"{NAP}6"):
             os.kill(int(pid), signal.SIGKILL)
 
 
@@ -411,7 +415,7 @@ async def test_a_jump_host_is_gone_through(tmp_path):
             assert (len(jump.connections), jump.commands) == (1, [])
 
 
-async def test_a_jump_host_that_cannot_reach_the_target_is_told(tmp_path):
+async def test_a_jump_host_that_cannot_reach_the_target_is_reported(tmp_path):
     async with serving(tmp_path / "jump") as jump:
         target = SshTarget(HOST, unused_port(), key=jump.key_file, jump=jump.target())
         async with reached(jump, target=target) as place:
@@ -422,9 +426,9 @@ async def test_a_jump_host_that_cannot_reach_the_target_is_told(tmp_path):
 def unused_port() -> int:
     import socket
 
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
 
 
 # -- trust -------------------------------------------------------------------------------------------------------------
@@ -519,7 +523,7 @@ async def test_a_host_whose_certificate_a_trusted_authority_signed_is_trusted(tm
 # -- logging in --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_refused_key_is_told_with_what_was_tried(tmp_path):
+async def test_a_refused_key_is_reported_with_what_was_tried(tmp_path):
     async with machine(tmp_path) as (host, into):
         asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(host.key_file))
         with pytest.raises(AuthenticationFailed, match=r"did not let tester in.*It refused the key .*authorized_keys"):
@@ -564,7 +568,7 @@ async def lock(key_file) -> None:
     assert await locking.wait() == 0
 
 
-async def test_keys_that_cannot_be_used_are_told_with_what_to_do(tmp_path, monkeypatch):
+async def test_unusable_keys_are_reported_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     async with serving(tmp_path) as host:
         await lock(host.key_file)
@@ -582,7 +586,7 @@ async def test_keys_that_cannot_be_used_are_told_with_what_to_do(tmp_path, monke
                     await way(place).run(Command(("true",)))
 
 
-async def test_a_host_that_does_not_answer_is_told(tmp_path):
+async def test_a_host_that_does_not_answer_is_reported(tmp_path):
     async with serving(tmp_path) as host:
         for target, words in (
             (host.target(port=unused_port()), "cannot be reached over SSH"),
@@ -597,10 +601,10 @@ async def test_a_host_that_does_not_answer_is_told(tmp_path):
 
 
 def shells() -> list[list[str]]:
-    found = [["dash"], ["bash", "--posix"], ["busybox", "sh"], ["ksh"], ["zsh", "--emulate", "sh"]]
+    candidates = [["dash"], ["bash", "--posix"], ["busybox", "sh"], ["ksh"], ["zsh", "--emulate", "sh"]]
     import shutil
 
-    return [shell for shell in found if shutil.which(shell[0])]
+    return [shell for shell in candidates if shutil.which(shell[0])]
 
 
 @pytest.mark.parametrize("shell", shells(), ids=lambda shell: shell[0])
@@ -615,5 +619,5 @@ def test_every_shell_starts_commands_alike(shell):
 
 def test_the_scripts_pass_through_any_login_shell():
     """They are in single quotes, in which fish and csh give a meaning to these."""
-    for part in Launch(["true"], user="root").shell:
+    for part in (*Launch(["true"], user="root").shell, *kill_argv(2, "TERM")):
         assert not set("'\\\n") & set(part)

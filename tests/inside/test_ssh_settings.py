@@ -8,8 +8,7 @@ import pytest
 
 from quorate.config import ConfigError, load
 from quorate.secret import Secret
-from quorate.ssh.access import SshAccess
-from quorate.ssh.settings import SshSettings
+from quorate.ssh.settings import SshAccess, SshSettings
 from quorate.ssh.target import SshTarget, split_port
 
 CLUSTER = {
@@ -105,7 +104,7 @@ def test_a_guest_without_a_login_of_its_own_uses_user_and_key_of_the_nodes_but_n
     assert access.secrets() == ["node-password"]
 
 
-def test_what_is_said_of_a_cluster_is_stronger_than_what_is_said_of_all(empty_home):
+def test_settings_of_a_cluster_override_general_settings(empty_home):
     (empty_home / "hosts").write_text("")
     settings = by_toml(
         """
@@ -169,10 +168,10 @@ jump = { host = "pve1", user = "root", port = 2200, key = "keys/jump" }
     ],
 )
 def test_a_mistake_is_one_clear_sentence(text, words):
-    told = refusal(text)
-    assert words in told
-    assert "\n" not in told
-    assert "plain" not in told.replace("plaintext", "")
+    sentence = refusal(text)
+    assert words in sentence
+    assert "\n" not in sentence
+    assert "plain" not in sentence.replace("plaintext", "")
 
 
 @pytest.mark.parametrize(

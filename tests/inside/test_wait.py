@@ -11,7 +11,7 @@ from tests.rigs.simulated_guests import CONTAINER, VM, reach_by_ssh
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_is_there_already_is_told_at_once(tmp_path):
+async def test_what_is_already_there_is_reported_at_once(tmp_path):
     async with rig(tmp_path) as quorate:
         begun = quorate.clock.now()
         agent = await quorate.facts("guest_wait", guest=VM)
@@ -26,24 +26,24 @@ async def test_an_agent_that_comes_up_is_waited_for_with_progress(tmp_path):
     async with rig(tmp_path) as quorate:
         guest = quorate.sim.world.guests[VM]
         guest.started_at = quorate.clock.now() + 8
-        found = await quorate.facts("guest_wait", guest=VM)
-        assert found["reached"] is True
-        assert 10 <= found["waited"] < 14
+        facts = await quorate.facts("guest_wait", guest=VM)
+        assert facts["reached"] is True
+        assert 10 <= facts["waited"] < 14
         assert len(quorate.progress) > 2
         done = [progress for progress, _, _ in quorate.progress]
         assert done == sorted(done)
         assert quorate.progress[0][1:] == (45, "waiting for the agent of vm 102 docker01")
 
 
-async def test_what_does_not_come_in_time_is_no_error_and_says_how_to_go_on(tmp_path):
+async def test_a_wait_that_times_out_is_not_an_error_and_says_how_to_continue(tmp_path):
     async with rig(tmp_path) as quorate:
         begun = quorate.clock.now()
-        found = await quorate.facts("guest_wait", guest=100, wait=20)
+        facts = await quorate.facts("guest_wait", guest=100, wait=20)
         assert 20 <= quorate.clock.now() - begun < 21
-        assert (found["reached"], found["waited"]) == (False, 20)
-        assert "agent is not running" in found["why"]
-        assert "Call again to keep waiting" in found["next"]
-        assert "qemu-guest-agent" in found["next"]
+        assert (facts["reached"], facts["waited"]) == (False, 20)
+        assert "agent is not running" in facts["why"]
+        assert "Call again to keep waiting" in facts["next"]
+        assert "qemu-guest-agent" in facts["next"]
 
 
 async def test_an_address_that_appears_is_waited_for(tmp_path):
@@ -56,34 +56,34 @@ async def test_an_address_that_appears_is_waited_for(tmp_path):
             guest.addresses = addresses
 
         quorate.sim.world.tasks.in_background(comes())
-        found = await quorate.facts("guest_wait", guest=CONTAINER)
-        assert (found["reached"], found["addresses"]) == (True, ["192.168.10.3"])
+        facts = await quorate.facts("guest_wait", guest=CONTAINER)
+        assert (facts["reached"], facts["addresses"]) == (True, ["192.168.10.3"])
 
 
-async def test_ssh_that_answers_is_told_with_the_way(tmp_path):
+async def test_ssh_that_answers_is_reported_with_its_transport(tmp_path):
     async with rig(tmp_path, ssh=True) as quorate:
         reach_by_ssh(quorate, VM)
-        found = await quorate.facts("guest_wait", guest=VM, until="ssh")
-        assert found["reached"] is True
-        assert found["way"] == f"ssh to root@127.0.0.1:{quorate.sim.ssh_ports['pve1']}"
+        facts = await quorate.facts("guest_wait", guest=VM, until="ssh")
+        assert facts["reached"] is True
+        assert facts["way"] == f"ssh to root@127.0.0.1:{quorate.sim.ssh_ports['pve1']}"
 
 
 async def test_ssh_that_does_not_answer_is_waited_for(tmp_path):
     async with rig(tmp_path, ssh=True) as quorate:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))  # a port on which nobody listens
-            reach_by_ssh(quorate, VM, port=taken.getsockname()[1])
-            found = await quorate.facts("guest_wait", guest=VM, until="ssh", wait=10)
-            assert found["reached"] is False
-            assert "127.0.0.1" in found["why"]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))  # a port on which nobody listens
+            reach_by_ssh(quorate, VM, port=listener.getsockname()[1])
+            facts = await quorate.facts("guest_wait", guest=VM, until="ssh", wait=10)
+            assert facts["reached"] is False
+            assert "127.0.0.1" in facts["why"]
 
 
 async def test_ssh_to_a_guest_of_unknown_address_waits_for_the_address(tmp_path):
     async with rig(tmp_path) as quorate:
         quorate.sim.world.guests[CONTAINER].addresses = []
-        found = await quorate.facts("guest_wait", guest=CONTAINER, until="ssh", wait=5)
-        assert found["reached"] is False
-        assert "address" in found["why"]
+        facts = await quorate.facts("guest_wait", guest=CONTAINER, until="ssh", wait=5)
+        assert facts["reached"] is False
+        assert "address" in facts["why"]
 
 
 @pytest.mark.parametrize(

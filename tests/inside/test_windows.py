@@ -18,9 +18,9 @@ async def test_files_are_read_and_described(tmp_path):
         assert read["path"] == "C:\\Windows\\system.ini"
         assert read["content"] == "for 16-bit app support\n"
         assert "left out" in read["note"]
-        found = await quorate.facts("guest_path_stat", guest=WIN, path="C:\\Windows\\system.ini")
-        assert (found["type"], found["size"], found["mode"]) == ("file", 24, "Archive")
-        assert found["owner"] == "BUILTIN\\Administrators"
+        facts = await quorate.facts("guest_path_stat", guest=WIN, path="C:\\Windows\\system.ini")
+        assert (facts["type"], facts["size"], facts["mode"]) == ("file", 24, "Archive")
+        assert facts["owner"] == "BUILTIN\\Administrators"
         assert "is a folder" in await quorate.refusal("guest_file_read", guest=WIN, path="C:\\Windows")
         assert "it does not exist" in await quorate.refusal("guest_file_read", guest=WIN, path="C:\\nope.txt")
 
@@ -110,9 +110,9 @@ async def test_services_are_shown_and_controlled(tmp_path):
         rows = {row["service"]: row for row in await quorate.rows("guest_service", guest=WIN)}
         assert (rows["Spooler"]["state"], rows["Spooler"]["enabled"]) == ("active (Running)", "enabled")
         assert (rows["wuauserv"]["state"], rows["wuauserv"]["enabled"]) == ("inactive (Stopped)", "disabled")
-        found = await quorate.facts("guest_service", guest=WIN, service="spooler")
-        assert (found["service"], found["manager"], found["pid"]) == ("Spooler", "windows", 1200)
-        assert found["log"] == ["2026-01-15 08:00:00Z The service terminated with error 1067."]
+        facts = await quorate.facts("guest_service", guest=WIN, service="spooler")
+        assert (facts["service"], facts["manager"], facts["pid"]) == ("Spooler", "windows", 1200)
+        assert facts["log"] == ["2026-01-15 08:00:00Z The service terminated with error 1067."]
         stopped = await quorate.facts("guest_service_control", guest=WIN, service="MSSQL$PROD", action="stop")
         assert shell.services["MSSQL$PROD"]["state"] == "Stopped"
         assert stopped["now"] == "inactive (Stopped)"
@@ -124,7 +124,7 @@ async def test_services_are_shown_and_controlled(tmp_path):
         assert shell.services["Spooler"]["start"] == "Auto"
 
 
-async def test_what_a_service_refuses_is_told(tmp_path):
+async def test_what_a_service_refuses_is_reported(tmp_path):
     async with rig(tmp_path) as quorate:
         shell = windows(quorate)
         shell.breaks["Spooler"] = "Service 'Print Spooler (Spooler)' cannot be stopped due to dependent services."
@@ -163,7 +163,7 @@ async def test_scripts_are_the_same_whatever_the_caller_says(tmp_path):
         assert files(quorate, WIN).read(f"/{hostile}") == b"x"
 
 
-async def test_a_powershell_that_says_nothing_of_sense_is_no_defect_of_ours(tmp_path):
+async def test_a_garbled_answer_of_powershell_is_not_an_internal_error(tmp_path):
     async with rig(tmp_path) as quorate:
         windows(quorate)
 

@@ -26,10 +26,10 @@ from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, Approval, Settings
 from quorate.pipeline.caller import Exchange
 from quorate.problems import Problem
-from quorate.state import trail_file
-from quorate.state.entries import fold
+from quorate.state import trail_storage
 from quorate.state.postgres import PostgresDatabase
 from quorate.state.sqlite import SqliteDatabase
+from quorate.state.trail import fold
 
 EVERY_MOMENT = os.environ.get("EVERY_MOMENT") == "1"
 """Kill at every await and every write of every kind of change: hours, see `python -m tests.journal`."""
@@ -192,16 +192,16 @@ def _live_and_die(stage: Scene, tool: str, arguments: Mapping[str, Any], moments
 async def _change(stage: Scene, tool: str, arguments: Mapping[str, Any], moments: _Moments) -> None:
     app = stage.server()
     asyncio.get_running_loop().set_task_factory(
-        lambda loop, coroutine, **given: asyncio.Task(_Counted(coroutine, moments), loop=loop, **given)
+        lambda loop, coroutine, **options: asyncio.Task(_Counted(coroutine, moments), loop=loop, **options)
     )
     calling = asyncio.ensure_future(app.pipeline.run(tool, arguments, Exchange()))
     try:
-        told = json.dumps(_plain((await calling).data), default=str)
+        answer = json.dumps(_plain((await calling).data), default=str)
     except Problem as problem:
-        told = f"problem {problem}"
+        answer = f"problem {problem}"
     moments.over = True
     await app.close()
-    moments.say(f"told {told}")
+    moments.say(f"told {answer}")
 
 
 def _plain(data: Any) -> Any:
@@ -259,7 +259,7 @@ class _Counted(Coroutine[Any, Any, Any]):
 
 def _watch_writes(moments: _Moments) -> None:
     """In the fork: the parts of every write to the trail and the store become moments, too."""
-    write = trail_file._write
+    write = trail_storage._write
 
     def halting_write(handle: int, data: bytes, size: int) -> None:
         phase = json.loads(data.strip().split(b"\n")[-1]).get("phase", "whole")
@@ -270,7 +270,7 @@ def _watch_writes(moments: _Moments) -> None:
         write(handle, data, size)
         moments.pass_by(f"after {phase}")
 
-    trail_file._write = halting_write
+    trail_storage._write = halting_write
     for database in (SqliteDatabase, PostgresDatabase):
         database.execute = _halting(database.execute, moments)  # type: ignore[method-assign]
 

@@ -87,7 +87,7 @@ class Killings:
         await self._stack.aclose()
 
 
-@pytest.mark.parametrize(("before", "tool", "arguments"), [one for one in CHANGES if one.id in SAMPLED])
+@pytest.mark.parametrize(("before", "tool", "arguments"), [change for change in CHANGES if change.id in SAMPLED])
 async def test_a_server_that_is_killed_leaves_the_truth_behind(
     tmp_path: Path, before: Calls, tool: str, arguments: Mapping[str, Any]
 ) -> None:

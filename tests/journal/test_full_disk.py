@@ -66,11 +66,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     done = subprocess.run(mounting, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"a small disk cannot be made here: {done.stderr.strip()}")
-    made = Disk(folder)
+    disk = Disk(folder)
     try:
-        yield made
+        yield disk
     finally:
-        made.make_room()
+        disk.make_room()
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
@@ -81,11 +81,11 @@ def places(request: pytest.FixtureRequest, disk: Disk, tmp_path: Path) -> dict[s
     return {"audit_file": disk.trail, "state": str(state / "state.sqlite")}
 
 
-def when(stage: Scene, wanted: tuple[str, str], disk: Disk) -> None:
+def when(stage: Scene, request: tuple[str, str], disk: Disk) -> None:
     """Fill the disk when the cluster gets this request, before it is answered."""
 
     def heard(method: str, path: str) -> None:
-        if (method, path) == wanted or (wanted == ("GET", "task") and "/tasks/" in path):
+        if (method, path) == request or (request == ("GET", "task") and "/tasks/" in path):
             disk.writers |= {stage.child} - {0}
             disk.fill()
 
@@ -129,9 +129,9 @@ async def test_a_disk_that_fills_up_during_a_change_stops_it_before_its_next_req
         await stage.prepare((("guest_power", {"guest": 107, "action": "start"}),))
         when(stage, STOP, disk)
         app = stage.server()
-        with pytest.raises(AuditUnwritable, match="partly done, but the outcome cannot be written") as told:
+        with pytest.raises(AuditUnwritable, match="partly done, but the outcome cannot be written") as refusal:
             await app.pipeline.run("guest_delete", STOP_AND_DELETE, Exchange())
-        assert [step["state"] for step in told.value.facts["steps"]] == ["done", "not tried"]
+        assert [step["state"] for step in refusal.value.facts["steps"]] == ["done", "not tried"]
         assert set(stage.writes()) == {STOP}
         disk.make_room()
         await app.close()  # what is owed is written as soon as there is room
@@ -148,9 +148,9 @@ async def test_a_disk_that_fills_up_at_the_end_leaves_an_entry_that_is_completed
         await stage.prepare((("guest_power", {"guest": 107, "action": "start"}),))
         when(stage, ("GET", "task"), disk)
         app = stage.server()
-        with pytest.raises(AuditUnwritable, match="done, but the outcome cannot be written") as told:
+        with pytest.raises(AuditUnwritable, match="done, but the outcome cannot be written") as refusal:
             await app.pipeline.run("guest_stop", {"guest": 104}, Exchange())
-        assert "Do not repeat it" in str(told.value)
+        assert "Do not repeat it" in str(refusal.value)
         disk.make_room()
         await app.close()
         entry = (await resolved_on(stage))[-1]

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from quorate.config.settings import HomelabSettings
-from quorate.operations import units
+from quorate import units
+from quorate.config.homelab import HomelabSettings
 from quorate.ssh.settings import Login, SshSettings
 from tests.journal.kills import Scene, chosen, run_and_kill, scene
 from tests.journal.truth import resolved_on
@@ -36,7 +36,7 @@ class Lab:
     def done_outside(self) -> list[str]:
         """What has happened on the host and in the cluster, in any order."""
         lines = self.file.read_text().split() if self.file.exists() else []
-        return sorted([*lines, *self.engine.changes, *(" ".join(one) for one in self.stage.writes().elements())])
+        return sorted([*lines, *self.engine.changes, *(" ".join(write) for write in self.stage.writes().elements())])
 
 
 @asynccontextmanager
@@ -91,27 +91,27 @@ KINDS: dict[str, tuple[str, Given, bool]] = {
 
 
 async def kill_everywhere(tmp_path: Path, kind: str, choose: Callable[[list[str]], list[int]]) -> None:
-    tool, given, needs_host = KINDS[kind]
+    tool, arguments_for, needs_host = KINDS[kind]
     async with lab(tmp_path / "usual") as home:
         await home.stage.prepare((("host_register", registered(home)),) if needs_host else ())
-        living = await run_and_kill(home.stage, tool, given(home))
+        living = await run_and_kill(home.stage, tool, arguments_for(home))
         usual = home.done_outside()
-        (entry,) = [one for one in home.stage.entries() if one["tool"] == tool and "wire" in one][-1:]
+        (entry,) = [line for line in home.stage.entries() if line["tool"] == tool and "wire" in line][-1:]
         assert entry["outcome"] == "done", living.told
     for moment in choose(living.moments):
         async with lab(tmp_path / str(moment)) as home:
             await home.stage.prepare((("host_register", registered(home)),) if needs_host else ())
             before = len(home.stage.entries())
-            await run_and_kill(home.stage, tool, given(home), moment)
+            await run_and_kill(home.stage, tool, arguments_for(home), moment)
             done = home.done_outside()
-            assert not [one for one in set(done) if done.count(one) > usual.count(one)], "something was done twice"
+            assert not [line for line in set(done) if done.count(line) > usual.count(line)], "something was done twice"
             entries = (await resolved_on(home.stage))[before:]
             assert not done or entries, "something was done without an entry"
-            for one in entries:
-                assert_told(one, done)
+            for line in entries:
+                assert_entry_matches(line, done)
 
 
-def assert_told(entry: dict[str, Any], done: list[str]) -> None:
+def assert_entry_matches(entry: dict[str, Any], done: list[str]) -> None:
     assert entry["outcome"] not in ("unfinished", "interrupted", "failed")
     if entry["outcome"] == "not done":
         assert done == []
@@ -164,8 +164,8 @@ async def test_what_a_killed_change_of_several_hosts_left_is_shown_host_by_host(
             {"cluster": "homelab", "action": "docker stop web", "target": f"host {host}", "calls": []}
             for host in ("one", "two")
         ]
-        given = {"host": ["one", "two"], "name": "web", "action": "stop"}
-        begun = {"time": now, "cluster": "homelab", "tool": "workload_power", "arguments": given, "wire": wire}
+        arguments = {"host": ["one", "two"], "name": "web", "action": "stop"}
+        begun = {"time": now, "cluster": "homelab", "tool": "workload_power", "arguments": arguments, "wire": wire}
         await dying.pipeline.journal.change().begin({**begun, "independent": True, "sequences": [1, 1, 1]})
         await dying.close()
         (entry,) = await resolved_on(stage)

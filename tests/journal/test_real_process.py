@@ -33,8 +33,8 @@ async def cut_off(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
             "QUORATE_APPROVAL": "none",
         }
         sim.faults.add("latency:100000:GET:/nodes/*/tasks/*")
-        given = {**os.environ, **environ}
-        with running("call", "guest_power", "guest=107", "action=start", environ=given) as calling:
+        variables = {**os.environ, **environ}
+        with running("call", "guest_power", "guest=107", "action=start", environ=variables) as calling:
             async with asyncio.timeout(PATIENCE):
                 while not any("/tasks/" in path for _, path in sim.requests):
                     await asyncio.sleep(0.01)
@@ -53,22 +53,22 @@ async def command(environ: Mapping[str, str], *arguments: str) -> tuple[int, str
 
 async def test_verify_reports_it_and_resolve_closes_it(tmp_path: Path) -> None:
     async with cut_off(tmp_path) as environ:
-        code, told = await command(environ, "audit", "--verify")
+        code, output = await command(environ, "audit", "--verify")
         assert code == 0
-        assert "has no outcome: Start vm 107 win11" in told
-        assert "1 unfinished" in told
-        code, told = await command(environ, "audit")
-        assert "unfinished" in told
-        code, told = await command(environ, "audit", "--resolve")
-        assert code == 0, told
-        assert "its task has succeeded" in told
-        code, told = await command(environ, "audit")
-        assert "done" in told
-        assert "outcome established afterwards: Step 1: its task has succeeded" in told
-        code, told = await command(environ, "audit", "--verify")
-        assert told.endswith("is intact: 1 entry in 3 records.\n")
-        code, told = await command(environ, "audit", "--resolve")
-        assert (code, told) == (0, "There are no changes to resolve.\n")
+        assert "has no outcome: Start vm 107 win11" in output
+        assert "1 unfinished" in output
+        code, output = await command(environ, "audit")
+        assert "unfinished" in output
+        code, output = await command(environ, "audit", "--resolve")
+        assert code == 0, output
+        assert "its task has succeeded" in output
+        code, output = await command(environ, "audit")
+        assert "done" in output
+        assert "outcome established afterwards: Step 1: its task has succeeded" in output
+        code, output = await command(environ, "audit", "--verify")
+        assert output.endswith("is intact: 1 entry in 3 records.\n")
+        code, output = await command(environ, "audit", "--resolve")
+        assert (code, output) == (0, "There are no changes to resolve.\n")
 
 
 async def test_the_next_server_closes_it_at_its_start(tmp_path: Path) -> None:
@@ -81,5 +81,5 @@ async def resolved_by_a_server(environ: Mapping[str, str]) -> None:
         async with asyncio.timeout(PATIENCE):
             while "unfinished" in (await command(environ, "audit", "--verify"))[1]:
                 await asyncio.sleep(0.1)
-        _, told = await command(environ, "audit")
-        assert "done" in told
+        _, output = await command(environ, "audit")
+        assert "done" in output

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quorate.operations import units
+from quorate import units
 from quorate.pipeline.caller import Exchange
-from quorate.state.outcomes import Outcome
+from quorate.state.journal import Outcome
 from quorate.state.store import open_store
 from tests.journal.kills import EVERY_MOMENT, Scene, chosen, run_and_kill, scene
 from tests.journal.test_every_moment import LEAVES_NO_TRACE, Calls
@@ -90,7 +90,7 @@ async def kill_replicas(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("before", "tool", "arguments"), [one for one in CHANGES if one.id in SAMPLED])
+@pytest.mark.parametrize(("before", "tool", "arguments"), [change for change in CHANGES if change.id in SAMPLED])
 async def test_a_replica_that_dies_is_looked_into_by_the_other(
     tmp_path: Path, postgres: str, before: Calls, tool: str, arguments: Mapping[str, Any]
 ) -> None:
@@ -98,7 +98,9 @@ async def test_a_replica_that_dies_is_looked_into_by_the_other(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("before", "tool", "arguments"), [one for one in CHANGES if EVERY_MOMENT or one.id in FEW])
+@pytest.mark.parametrize(
+    ("before", "tool", "arguments"), [change for change in CHANGES if EVERY_MOMENT or change.id in FEW]
+)
 async def test_a_replica_may_die_at_any_moment(
     tmp_path: Path, postgres: str, before: Calls, tool: str, arguments: Mapping[str, Any]
 ) -> None:
@@ -109,17 +111,17 @@ async def test_two_survivors_close_an_entry_once(tmp_path: Path, postgres: str) 
     async with scene(tmp_path, state=postgres) as stage:
         await stage.prepare(())
         assert (await run_and_kill(stage, "guest_stop", {"guest": 104}, 2, of="after WITH moved AS")).killed
-        one, other = stage.server(), stage.server()
+        first, other = stage.server(), stage.server()
         try:
-            while (await one.audit.verify()).unfinished:
-                await asyncio.gather(one.pipeline.resolve_unfinished(), other.pipeline.resolve_unfinished())
-            lines = [line async for line in one.audit.newest_first()]
-            change = (await one.audit.entries())[-1]["change"]
+            while (await first.audit.verify()).unfinished:
+                await asyncio.gather(first.pipeline.resolve_unfinished(), other.pipeline.resolve_unfinished())
+            lines = [line async for line in first.audit.newest_first()]
+            change = (await first.audit.entries())[-1]["change"]
             closing = [line for line in lines if line.get("change") == change and line["phase"] == "outcome"]
             assert len([line for line in closing if line["final"]]) == 1
             assert not (await other.pipeline.run("guest_power", {"guest": 104, "action": "start"}, Exchange())).failed
         finally:
-            await one.close()
+            await first.close()
             await other.close()
 
 
@@ -137,12 +139,12 @@ async def test_the_task_of_a_living_replica_is_not_taken_for_that_of_a_dead_one(
             await own.begin({"tool": "guest_power", "plan": "Start vm 107", "time": now, "wire": wire})
             assert living.cluster is not None
             task = (await living.cluster.client.request("POST", path, {})).data
-            (found,) = await survivor.pipeline.resolve_unfinished()
-            assert found.outcome is None
-            assert "may belong to a change that is still running" in found.says[0]
+            (resolution,) = await survivor.pipeline.resolve_unfinished()
+            assert resolution.outcome is None
+            assert "may belong to a change that is still running" in resolution.says[0]
             await own.record_answer({"time": now, "step": "1", "state": "sent", "task": task})
-            (found,) = await survivor.pipeline.resolve_unfinished()
-            assert found.outcome is Outcome.NOT_DONE
+            (resolution,) = await survivor.pipeline.resolve_unfinished()
+            assert resolution.outcome is Outcome.NOT_DONE
             await own.close({"time": now, "outcome": "done"}, final=True)
         finally:
             await living.close()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.pipeline.caller import Exchange
-from quorate.state.canonical import MOST_BYTES, limit_size
+from quorate.state.chain import MOST_BYTES, limit_size
 from tests.rigs.mcp_session import Rig, rig, second_server
 from tests.rigs.several_clusters import several_clusters
 
@@ -53,7 +53,7 @@ async def test_a_change_costs_its_intent_a_line_for_each_answer_and_its_outcome(
         assert phases(quorate) == ["intent", "step", "step", "outcome"]
         (entry,) = quorate.audit()
         assert entry["outcome"] == "done"
-        assert [one["state"] for one in entry["steps"]] == ["done", "done"]
+        assert [step["state"] for step in entry["steps"]] == ["done", "done"]
         assert (await quorate.app.audit.verify()).unfinished == ()
 
 
@@ -81,16 +81,16 @@ async def test_the_task_is_in_the_journal_before_it_is_followed(tmp_path: Path) 
             await change
         (entry,) = quorate.audit()
         assert (entry["outcome"], entry["final"]) == ("interrupted", False)
-        assert [one["state"] for one in entry["steps"]] == ["sent"]
+        assert [step["state"] for step in entry["steps"]] == ["sent"]
 
 
 async def test_verify_names_what_is_unfinished(tmp_path: Path) -> None:
     async with rig(tmp_path) as quorate:
         change = quorate.app.pipeline.journal.change()
         await change.begin({"tool": "guest_power", "plan": "Start vm 107", "time": "2026-01-15 08:00:00Z"})
-        found = await quorate.app.audit.verify()
-        assert found.intact
-        assert found.unfinished == ("The entry in record 1 has no outcome: Start vm 107 (2026-01-15 08:00:00Z)",)
+        verification = await quorate.app.audit.verify()
+        assert verification.intact
+        assert verification.unfinished == ("The entry in record 1 has no outcome: Start vm 107 (2026-01-15 08:00:00Z)",)
         await change.close({"outcome": "running"}, final=False)
         assert "no final outcome (running)" in (await quorate.app.audit.verify()).unfinished[0]
 
@@ -169,7 +169,7 @@ async def test_looking_into_changes_can_be_cut_short_and_begun_again(tmp_path: P
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
         quorate.sim.faults.remove(slow)
-        assert [one.outcome for one in await pipeline.resolve_unfinished()] == ["done"] * 3
+        assert [resolution.outcome for resolution in await pipeline.resolve_unfinished()] == ["done"] * 3
         assert (await quorate.app.audit.verify()).unfinished == ()
 
 
@@ -184,11 +184,11 @@ async def test_a_server_of_another_cluster_says_nothing_about_a_change_it_cannot
         _, lab = quorate.app.settings.clusters
         for clusters in ((lab,), (replace(lab, name="prod"),)):
             async with second_server(quorate, quorate.audit_file, clusters=clusters) as other:
-                (found,) = await other.app.pipeline.resolve_unfinished()
-                assert (found.outcome, "is not configured" in found.says[0]) == (None, True)
+                (resolution,) = await other.app.pipeline.resolve_unfinished()
+                assert (resolution.outcome, "is not configured" in resolution.says[0]) == (None, True)
         assert len((await quorate.app.audit.verify()).unfinished) == 1
-        (found,) = await quorate.app.pipeline.resolve_unfinished()
-        assert found.outcome is not None
+        (resolution,) = await quorate.app.pipeline.resolve_unfinished()
+        assert resolution.outcome is not None
         assert (await quorate.app.audit.verify()).unfinished == ()
 
 

@@ -15,9 +15,9 @@ BEGUN = ("done", "warnings", "failed", "running")
 def calls_of(entry: Mapping[str, Any]) -> list[tuple[str, tuple[str, str]]]:
     """Every call that the entry announced, with the state of the step that it belongs to."""
     return [
-        (step["state"], (one["method"], one["path"]))
+        (step["state"], (call["method"], call["path"]))
         for step, wire in zip(entry["steps"], entry["wire"], strict=True)
-        for one in (wire["calls"] if "action" in wire else (wire,))
+        for call in (wire["calls"] if "action" in wire else (wire,))
     ]
 
 
@@ -26,21 +26,21 @@ def announced(entries: Iterable[Mapping[str, Any]]) -> Writes:
     calls: Writes = Counter()
     for entry in entries:
         for wire in entry.get("wire", ()):
-            for one in wire["calls"] if "action" in wire else (wire,):
-                calls[one["method"], one["path"]] += 1
+            for call in wire["calls"] if "action" in wire else (wire,):
+                calls[call["method"], call["path"]] += 1
     return calls
 
 
 def assert_truthful(entry: Mapping[str, Any], sent: Writes, *, traceable: bool) -> None:
     """The states of the steps fit what the cluster has received."""
-    told = calls_of(entry)
-    for state, call in told:
+    recorded = calls_of(entry)
+    for state, call in recorded:
         if state == "not tried":
             assert not sent[call], f"{call} was sent, and the entry says that it was not: {entry}"
         elif state in BEGUN and "resolved" in entry and entry["outcome"] in ("done", "done with warnings"):
             assert sent[call], f"{call} was not sent, and the entry says {state}: {entry}"
         elif state == "unknown":
-            assert not traceable, f"PVE could have told what became of {call}: {entry}"
+            assert not traceable, f"PVE could have shown the outcome of {call}: {entry}"
             assert any("Look at it" in line for line in entry["found"])
     assert entry["outcome"] not in ("unfinished", "interrupted")
 

@@ -85,7 +85,7 @@ class McpClient:
         body = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         text = await self._post(body, headers)
         messages = [json.loads(line.removeprefix("data:")) for line in _data_lines(text)]
-        (answer,) = (one for one in messages if one.get("id") == number)
+        (answer,) = (message for message in messages if message.get("id") == number)
         assert "result" in answer, answer
         result: dict[str, Any] = answer["result"]
         return result

@@ -119,7 +119,7 @@ async def _listen(server: ServerProcess, listening: asyncio.Event) -> None:
     assert server.process.stderr is not None
     while line := (await server.process.stderr.readline()).decode():
         server.said.append(line)
-        if line.startswith("quorate: listening on "):
+        if " listening on " in line:
             server.url = line.split()[-1].removesuffix("/mcp")
             listening.set()
     listening.set()

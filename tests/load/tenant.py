@@ -32,7 +32,7 @@ class Told:
         return sum(self.fates.values())
 
     def told(self, fate: str) -> int:
-        return sum(count for (_, one), count in self.fates.items() if one == fate)
+        return sum(count for (_, reported_fate), count in self.fates.items() if reported_fate == fate)
 
 
 class Possible:
@@ -65,18 +65,18 @@ class OwnGuest:
 
     def surprises(self, facts: dict[str, Any]) -> list[str]:
         """Where the cluster differs from what this client was given."""
-        found = []
+        surprises = []
         if facts["tags"] not in self.tags.values:
-            found.append(f"{self.vmid} has the tags {facts['tags']!r} instead of {self.tags.values}")
+            surprises.append(f"{self.vmid} has the tags {facts['tags']!r} instead of {self.tags.values}")
         if facts["running"] not in self.running.values:
-            found.append(f"{self.vmid} running is {facts['running']} instead of {self.running.values}")
+            surprises.append(f"{self.vmid} running is {facts['running']} instead of {self.running.values}")
         there = set(facts["snapshots"])
         for name, possible in self.snapshots.items():
             if (name in there) not in possible.values:
-                found.append(f"{self.vmid} snapshot {name} is {'there' if name in there else 'lost'}")
+                surprises.append(f"{self.vmid} snapshot {name} is {'there' if name in there else 'lost'}")
         if strange := there - set(self.snapshots):
-            found.append(f"{self.vmid} has snapshots that nobody asked for: {strange}")
-        return found
+            surprises.append(f"{self.vmid} has snapshots that nobody asked for: {strange}")
+        return surprises
 
 
 class Tenant:

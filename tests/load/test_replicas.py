@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.approvals import Approvals
 from quorate.state.passphrase import Passphrase
 from quorate.state.store import Store, open_store
@@ -110,7 +110,9 @@ async def test_an_approval_is_used_once_however_many_try_on_both_replicas(postgr
             racing = [client.call("guest_stop", guest=vmid, wait=2) for _ in range(AT_ONCE) for client in clients]
             answers = await asyncio.gather(*racing)
             tried += 1 + len(answers)
-            assert sum(answer.fate in ("done", "unknown") for answer in answers) == 1, [one.text for one in answers]
+            assert sum(answer.fate in ("done", "unknown") for answer in answers) == 1, [
+                answer.text for answer in answers
+            ]
             losers.update(_why_not(answer) for answer in answers if answer.fate not in ("done", "unknown"))
         writes = await home.writes()
         stops = {path: count for path, count in writes.items() if path.endswith("/status/stop")}
@@ -120,7 +122,7 @@ async def test_an_approval_is_used_once_however_many_try_on_both_replicas(postgr
         say(f"{ROUNDS} approvals, {tried} calls on two replicas, each used once; the others: {dict(losers)}")
 
 
-async def test_a_replica_that_leaves_finishes_its_calls_and_the_other_goes_on(postgres: str):
+async def test_a_leaving_replica_finishes_its_calls_and_the_other_continues(postgres: str):
     async with house(postgres, "--approval", "none") as home:
         first, _ = home.replicas
         leaving, staying = home.clients()
@@ -142,8 +144,8 @@ async def test_a_replica_that_leaves_finishes_its_calls_and_the_other_goes_on(po
 async def test_without_the_database_reads_go_on_and_changes_wait(postgres_server: PostgresServer, postgres: str):
     async with house(postgres, "--approval", "none") as home:
         clients = home.clients()
-        one, other, third = await home.running(3)
-        assert (await clients[0].call("guest_stop", guest=one)).fate == "done"
+        first, other, third = await home.running(3)
+        assert (await clients[0].call("guest_stop", guest=first)).fate == "done"
         assert not (await clients[1].call("guest_list", limit=1)).error
         before = await home.writes()
         await asyncio.to_thread(postgres_server.stop)
@@ -191,15 +193,17 @@ async def test_a_database_that_hangs_slows_reads_down_but_does_not_stop_them(
 
 
 def _approval_in(answer: Answer) -> str:
-    found = re.search(r"approval (\w{5}-\w{5})", answer.text)
-    assert found, answer.text
-    return found[1]
+    match = re.search(r"approval (\w{5}-\w{5})", answer.text)
+    assert match, answer.text
+    return match[1]
 
 
 def _why_not(answer: Answer) -> str:
     """In a word, for the numbers."""
     reasons = ("it has already been used", "waits for an operator", "no longer exists")
-    return answer.fate if not answer.error else next((one for one in reasons if one in answer.text), answer.text)
+    return (
+        answer.fate if not answer.error else next((reason for reason in reasons if reason in answer.text), answer.text)
+    )
 
 
 async def _answer_by_http(home: House, approval: str) -> None:
@@ -239,11 +243,11 @@ async def _all_run(replica: ServerProcess, token: str, count: int) -> bool:
 
 
 async def _readiness(home: House) -> set[int]:
-    found = set()
+    statuses = set()
     for replica in home.replicas:
         async with home.http.get(f"{replica.url}/readyz") as answer:
-            found.add(answer.status)
-    return found
+            statuses.add(answer.status)
+    return statuses
 
 
 async def _ready(home: House) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.store import open_store
 from quorate.state.tokens import Tokens
 from quorate.state.trail import open_trail
@@ -72,7 +72,7 @@ async def test_two_hundred_clients(
     assert verified[0] == 0, verified[1]
     assert len(entries) == told.changes
     surprises = [
-        text for one in tenants for own in one.guests for text in own.surprises(after["guests"][str(own.vmid)])
+        text for tenant in tenants for own in tenant.guests for text in own.surprises(after["guests"][str(own.vmid)])
     ]
     assert not surprises, "\n".join([*surprises, *told.errors])
     _assert_sent_once(entries, after["writes"])
@@ -150,7 +150,7 @@ def _assert_tasks_are_known(
     ended_well = [upid for entry in entries if entry["outcome"] == "done" for upid in entry["tasks"]]
     assert {tasks[upid] for upid in ended_well} == {"OK"}
     strange = Counter(int(upid.split(":")[6]) for upid in tasks.keys() - claimed.keys() - old.keys())
-    unknown = {own.vmid: own.unknown for one in tenants for own in one.guests}
+    unknown = {own.vmid: own.unknown for tenant in tenants for own in tenant.guests}
     assert not {vmid: count for vmid, count in strange.items() if count > unknown[vmid]}
 
 

@@ -10,9 +10,9 @@ from tests.oracle.episode import Seed, run
 
 def main(seeds: list[str]) -> int:
     logging.disable(logging.CRITICAL)
-    found = [finding for seed in seeds if (finding := run(Seed.parse(seed))[0])]
-    sys.stdout.write("\n\n".join(map(str, found)) + "\n" if found else "nothing to object to\n")
-    return bool(found)
+    findings = [finding for seed in seeds if (finding := run(Seed.parse(seed))[0])]
+    sys.stdout.write("\n\n".join(map(str, findings)) + "\n" if findings else "nothing to object to\n")
+    return bool(findings)
 
 
 if __name__ == "__main__":

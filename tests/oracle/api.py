@@ -59,7 +59,11 @@ class ApiCalls:
         self._draws = self._by_name()
         self._formats = self._by_format()
         self._endpoints = {
-            method: [one for one in facts.endpoints() if one.method == method and "rrd" not in one.template]
+            method: [
+                endpoint
+                for endpoint in facts.endpoints()
+                if endpoint.method == method and "rrd" not in endpoint.template
+            ]
             for method in _METHODS
         }
 
@@ -67,15 +71,17 @@ class ApiCalls:
         """What api_call takes."""
         method = "GET" if reading else self._chance.choices([*_METHODS], weights=[*_METHODS.values()])[0]
         where = self._chance.choice((_GRAVE, _GRAVE, _GRAVE, _GRAVE, _TRICKY, _TRICKY, _GUESTS, None))
-        endpoints = [one for one in self._endpoints[method] if where is None or where.fullmatch(one.template)]
+        endpoints = [
+            endpoint for endpoint in self._endpoints[method] if where is None or where.fullmatch(endpoint.template)
+        ]
         endpoint = self._chance.choice(endpoints or self._endpoints[method])
         path, told = self._path(endpoint)
-        given = {name: value for name, value in self._parameters(endpoint).items() if name not in told}
-        self._use_own_keys(path, given)
-        if given and self._names.often(0.25):
-            name = self._chance.choice([*given])
-            given[name] = self._names.misshapen(given[name])
-        return {"method": method, "path": path, **({"params": given} if given else {})}
+        params = {name: value for name, value in self._parameters(endpoint).items() if name not in told}
+        self._use_own_keys(path, params)
+        if params and self._names.often(0.25):
+            name = self._chance.choice([*params])
+            params[name] = self._names.misshapen(params[name])
+        return {"method": method, "path": path, **({"params": params} if params else {})}
 
     def value(self, name: str, spec: Mapping[str, Any]) -> Any:
         drawn = self._value(name, spec)
@@ -120,13 +126,13 @@ class ApiCalls:
 
         return re.sub(r"{(\w+)}", value, endpoint.template), set(re.findall(r"{(\w+)}", endpoint.template))
 
-    def _use_own_keys(self, path: str, given: dict[str, Any]) -> None:
+    def _use_own_keys(self, path: str, params: dict[str, Any]) -> None:
         """What is taken from a guest is mostly what it has."""
         guest = re.search(r"/(?:qemu|lxc)/(\d+)/", path)
         for name in ("delete", "disk", "idlist", "volume"):
-            if guest and name in given and self._names.often(0.7):
+            if guest and name in params and self._names.often(0.7):
                 own = partial(self._names.config_key, int(guest[1]))
-                given[name] = self._names.listed(own) if name in ("delete", "idlist") else own()
+                params[name] = self._names.listed(own) if name in ("delete", "idlist") else own()
 
     # -- one value -----------------------------------------------------------------------------------------------------
 

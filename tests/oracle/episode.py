@@ -52,7 +52,7 @@ class Finding:
         return "\n".join(
             [
                 f"{self.seed} (PVE {self.seed.version}):",
-                *(f"  {one}" for one in self.objections),
+                *(f"  {objection}" for objection in self.objections),
                 "after" if len(self.calls) > 1 else "by",
                 *(f"  {call}" for call in self.calls),
                 f"Again: python -m tests.oracle {self.seed}",
@@ -72,11 +72,11 @@ async def _run(seed: Seed, calls: int, folder: Path) -> tuple[Finding | None, in
         script = Script(here, str(seed))
         for _ in range(calls):
             made.append(script.next())
-            if found := await here.make(made[-1]):
+            if objections := await here.make(made[-1]):
                 break
         else:
             return None, here.writes
-    return await smallest(Finding(seed, found, tuple(made)), folder), 0
+    return await smallest(Finding(seed, objections, tuple(made)), folder), 0
 
 
 async def smallest(finding: Finding, folder: Path) -> Finding:
@@ -87,14 +87,20 @@ async def smallest(finding: Finding, folder: Path) -> Finding:
         number = next(tries)
         if number >= _TRIES:
             return []
-        found = await play(folder / f"try-{number}", finding.seed.access, finding.seed.version, calls)
-        return found if {_kind(one) for one in found} & {_kind(one) for one in finding.objections} else []
+        objections = await play(folder / f"try-{number}", finding.seed.access, finding.seed.version, calls)
+        return (
+            objections
+            if {_kind(objection) for objection in objections} & {_kind(objection) for objection in finding.objections}
+            else []
+        )
 
     *before, last = finding.calls
     before = await _fewest(before, lambda kept: played([*kept, last]))
     last = await _plainest(last, lambda other: played([*before, other]))
-    found = await play(folder / "last", finding.seed.access, finding.seed.version, [*before, last])
-    return replace(finding, objections=found or finding.objections, calls=(*before, last) if found else finding.calls)
+    objections = await play(folder / "last", finding.seed.access, finding.seed.version, [*before, last])
+    return replace(
+        finding, objections=objections or finding.objections, calls=(*before, last) if objections else finding.calls
+    )
 
 
 def _kind(objection: str) -> str:

@@ -24,7 +24,7 @@ from pve_simulator.http.server import ApiServer
 from pve_simulator.storage.storages import Volume
 from pve_simulator.world import HaResource, World
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from tests.rigs.in_memory_wire import Handler
 
 TOKEN: Final = f"{ROOT}!oracle"

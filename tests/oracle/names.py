@@ -44,11 +44,11 @@ class Names:
 
     def vmid(self, kind: str | None = None) -> int:
         """Rather a free one: of a protected one it is soon said that it is."""
-        found = [vmid for vmid, guest in self._world.guests.items() if kind in (None, guest.kind)]
+        vmids = [vmid for vmid, guest in self._world.guests.items() if kind in (None, guest.kind)]
         if self.often(0.5):
-            found = [vmid for vmid in found if self._world.guests[vmid].node == self._here] or found
-        free = [vmid for vmid in found if vmid not in UNTOUCHABLE]
-        return self.chance.choice(free if free and self.often(0.5) else found)
+            vmids = [vmid for vmid in vmids if self._world.guests[vmid].node == self._here] or vmids
+        free = [vmid for vmid in vmids if vmid not in UNTOUCHABLE]
+        return self.chance.choice(free if free and self.often(0.5) else vmids)
 
     def free_vmid(self) -> int:
         return self.chance.choice((self.chance.randint(400, 999), self.chance.randint(10_000, 99_999), 315, 888))
@@ -64,7 +64,11 @@ class Names:
         text = str(value)
         return self.pick(
             *(f" {text}", f"{text} ", f"0{text}", f"+{text}", text.upper(), text.title(), f"{text}\n", f"\t{text}"),
-            *("".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" else one for one in text), f"{text}.0", f"{text}\0"),
+            *(
+                "".join(chr(ord(character) + 0xFEE0) if "!" <= character <= "~" else character for character in text),
+                f"{text}.0",
+                f"{text}\0",
+            ),
             *(text.replace("o", "\u043e"), f"{text}\u200b", [value], [text, None], f"vm/{text}", f"vm:{text}"),
         )
 
@@ -163,7 +167,7 @@ class Names:
     def listed(self, draw: Any, most: int = 3) -> Any:
         """Several of a kind, as a list, as a text, or as a list whose elements are texts with separators in them."""
         parts = [draw() for _ in range(self.chance.randint(1, most))]
-        joined = str(self.pick(*SEPARATORS)).join(str(one) for one in parts)
+        joined = str(self.pick(*SEPARATORS)).join(str(part) for part in parts)
         return self.pick(parts, ",".join(map(str, parts)), joined, joined, [joined], [joined], [*parts, None])
 
     def misshapen(self, value: Any) -> Any:

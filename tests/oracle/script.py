@@ -43,13 +43,15 @@ class Script:
         image = stage.settings.audit_file.with_name("tiny.iso")
         image.write_bytes(CONTENT)
         known = operations(EVERY)
-        self._operations = [one for one in operations(TOOLSETS).values() if one.name not in (*_LEFT_OUT, "api_call")]
+        self._operations = [
+            operation for operation in operations(TOOLSETS).values() if operation.name not in (*_LEFT_OUT, "api_call")
+        ]
         self._operations += [known[name] for name in (*_REACHES_CLUSTERS, *_GRAVE, *_GRAVE, *_GRAVE)]
         world.tasks.start("pve1", "aptupdate", "", "root@pam", _for_ever)  # something that can be stopped
         self._bases = {
-            one.name: read_arguments(one, world)
-            for one in self._operations
-            if not one.changes and one.toolset in TOOLSETS
+            operation.name: read_arguments(operation, world)
+            for operation in self._operations
+            if not operation.changes and operation.toolset in TOOLSETS
         } | dict(combined_arguments(world, image))
         self._others = {
             name: [tool for tool in stage.surfaces[name].tools(Caller()) if tool.name not in _LEFT_OUT]
@@ -88,8 +90,8 @@ class Script:
         )
 
     def _leanly(self, name: str, arguments: dict[str, Any]) -> Call:
-        given = json.dumps(arguments) if self._chance.random() < 0.1 else arguments
-        return Call("lean", self._chance.choice(_RUNNERS), {"operation": name, "arguments": given})
+        passed = json.dumps(arguments) if self._chance.random() < 0.1 else arguments
+        return Call("lean", self._chance.choice(_RUNNERS), {"operation": name, "arguments": passed})
 
 
 async def _for_ever(context: Any) -> None:

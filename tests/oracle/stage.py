@@ -11,18 +11,16 @@ from typing import Any, Final
 
 from quorate.app import LOOPBACK, App, build
 from quorate.config import Access, Approval, ClusterSettings, Settings
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.pipeline.caller import AnswerLater, Exchange
 from quorate.problems import Problem
 from quorate.pve.connection import Connection, Secret, Token, Trust
 from quorate.ssh.settings import SshSettings
 from quorate.surfaces.compat import SYSTEMS, system
-from quorate.surfaces.completions import Completions
 from quorate.surfaces.lean import LeanSurface
-from quorate.surfaces.native import NativeSurface
+from quorate.surfaces.native import NativeSurface, Surface
 from quorate.surfaces.prompts import Prompts
-from quorate.surfaces.resources import Resources
-from quorate.surfaces.surface import Surface
+from quorate.surfaces.resources import Completions, Resources
 from tests.oracle import estate, verdict
 from tests.oracle.estate import Estate
 from tests.oracle.names import OUTSIDE
@@ -63,15 +61,15 @@ class Stage:
         sent_before, recorded_before = len(self.wire.sent), self._trail_size()
         told = await self._told(call)
         sent = tuple(self.wire.sent[sent_before:])
-        found = [line for line in told if line.startswith(BROKE)]
-        found += verdict.leaks(str(call), "\n".join(told))
+        objections = [line for line in told if line.startswith(BROKE)]
+        objections += verdict.leaks(str(call), "\n".join(told))
         if self.settings.access is Access.READ:
-            found += verdict.outside(sent, OUTSIDE)
-            found += [f"something was written at read: {one}" for one in sent if one.method != "GET"]
-        if any(one.method != "GET" for one in sent):
+            objections += verdict.outside(sent, OUTSIDE)
+            objections += [f"something was written at read: {request}" for request in sent if request.method != "GET"]
+        if any(request.method != "GET" for request in sent):
             self.writes += 1
-            found += await self._consequences(sent, recorded_before)
-        return found
+            objections += await self._consequences(sent, recorded_before)
+        return objections
 
     async def _told(self, call: Call) -> list[str]:
         """Every line that the caller gets to see."""
@@ -151,12 +149,12 @@ def _settings(folder: Path, access: Access) -> Settings:
 
 def _surfaces(app: App, settings: Settings) -> dict[str, Surface]:
     """All of them side by side, which no single server would show: some have tools of the same name."""
-    found: dict[str, Surface] = {"native": NativeSurface(app.pipeline), "lean": LeanSurface(app.pipeline)}
+    surfaces: dict[str, Surface] = {"native": NativeSurface(app.pipeline), "lean": LeanSurface(app.pipeline)}
     for name in SYSTEMS:
         app.adopt(replace(settings, surfaces=(name,)))
-        (found[name],) = app.surfaces()
+        (surfaces[name],) = app.surfaces()
     app.adopt(settings)
-    return found
+    return surfaces
 
 
 def _ways(app: App, surfaces: Mapping[str, Surface]) -> dict[str, Way]:
@@ -167,14 +165,14 @@ def _ways(app: App, surfaces: Mapping[str, Surface]) -> dict[str, Way]:
         **{name: surface.call for name, surface in surfaces.items()},
         "resource": lambda uri, _, exchange: resources.read(uri, exchange),
         "prompt": prompts.get,
-        "completion": lambda name, given, exchange: completions.complete(name, given["typed"], {}, exchange),
+        "completion": lambda name, arguments, exchange: completions.complete(name, arguments["typed"], {}, exchange),
     }
 
 
 async def play(folder: Path, access: Access, version: str, calls: Sequence[Call]) -> list[str]:
     """What is wrong after these calls, in a world of their own; only the last one is asked."""
-    found: list[str] = []
+    objections: list[str] = []
     async with stage(folder, access, version) as alone:
         for call in calls:
-            found = await alone.make(call)
-    return found
+            objections = await alone.make(call)
+    return objections

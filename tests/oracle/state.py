@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from pve_simulator.cluster.datacenter import Datacenter
 from pve_simulator.cluster.firewall import Firewalls
 from pve_simulator.cluster.ha_manager import HaManager
-from pve_simulator.cluster.notification_routes import Notifications
-from pve_simulator.cluster.option_routes import Datacenter
-from pve_simulator.cluster.replication_routes import Replication
 from pve_simulator.cluster.sdn import Sdn
-from pve_simulator.nodes.apt_routes import Packages
 from pve_simulator.nodes.disks import Disks
-from pve_simulator.nodes.network_routes import Networks
-from pve_simulator.nodes.services import Services
-from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.routes.cluster.notifications import Notifications
+from pve_simulator.routes.nodes.apt import Packages
+from pve_simulator.routes.nodes.network import Networks
+from pve_simulator.routes.nodes.services import Services
+from pve_simulator.routes.nodes.settings import Settings
+from pve_simulator.routes.replication import Replication
 from pve_simulator.storage.backup_jobs import BackupJobs
 from pve_simulator.world import World
 
@@ -58,7 +58,7 @@ _COMES_AND_GOES: Final = frozenset(
 
 
 def state_of(world: World) -> State:
-    found: State = {}
+    state: State = {}
     access = world.access
     whole = {
         "guests": world.guests,
@@ -75,31 +75,31 @@ def state_of(world: World) -> State:
         },
     }
     for name, part in whole.items():
-        _flatten((name,), part, found)
+        _flatten((name,), part, state)
     for name, (kind, fields) in _PARTS.items():
         holder = world.part(kind)
         for field in fields:
-            _flatten((name, field.strip("_")), getattr(holder, field), found)
-    return found
+            _flatten((name, field.strip("_")), getattr(holder, field), state)
+    return state
 
 
-def _flatten(path: Path, value: Any, found: State) -> None:
+def _flatten(path: Path, value: Any, state: State) -> None:
     kind = type(value)
     if kind in _PLAIN:
-        found[path] = value
+        state[path] = value
     elif kind in _SETS:
-        for one in value:
-            found[*path, str(one)] = True
+        for member in value:
+            state[*path, str(member)] = True
     elif kind in _MAPPINGS:
         for name, held in value.items():
-            _flatten((*path, str(name)), held, found)
+            _flatten((*path, str(name)), held, state)
     elif kind in _SEQUENCES:
         for number, held in enumerate(value):
-            _flatten((*path, str(number)), held, found)
+            _flatten((*path, str(number)), held, state)
     else:
         for name in _fields(kind) or getattr(value, "__dict__", ()):
             if name not in _COMES_AND_GOES:
-                _flatten((*path, name), getattr(value, name), found)
+                _flatten((*path, name), getattr(value, name), state)
 
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
@@ -141,10 +141,10 @@ ABSENT: Final = Absent()
 
 
 def differences(before: State, after: State) -> list[Difference]:
-    found = [
+    changed = [
         Difference(path, value, now) for path, value in before.items() if (now := after.get(path, ABSENT)) != value
     ]
-    return found + [Difference(path, ABSENT, value) for path, value in after.items() if path not in before]
+    return changed + [Difference(path, ABSENT, value) for path, value in after.items() if path not in before]
 
 
 def _shown(value: Any) -> str:

@@ -64,18 +64,18 @@ class Person:
                 self.swap = swap
         await estate.clock.advance(READING_SECONDS)
         self.answered, self.sent_before = state_of(estate.world), len(self._here.wire.sent)
-        return Reply(ReplyKind.TYPED, question.wanted)
+        return Reply(ReplyKind.TYPED, question.word)
 
     def _swaps(self, text: str) -> Iterator[Write]:
         """Writes to what the steps of a question name, most of which need no approval."""
         world, pick = self._here.estate.world, self._chance.choice
         guests = [guest for guest in world.guests.values() if guest.node in text or str(guest.vmid) in text]
         named = [
-            f"/nodes/{found['node']}/{found['type']}/{found['vmid']}"
-            for found in _GUEST.finditer(text)
-            if int(found["vmid"]) in world.guests
+            f"/nodes/{match['node']}/{match['type']}/{match['vmid']}"
+            for match in _GUEST.finditer(text)
+            if int(match["vmid"]) in world.guests
         ]
-        for path in named or [f"/nodes/{one.node}/{one.kind}/{one.vmid}" for one in guests[:6]]:
+        for path in named or [f"/nodes/{guest.node}/{guest.kind}/{guest.vmid}" for guest in guests[:6]]:
             yield "PUT", f"{path}/config", {"description": f"note {self._chance.random()}"}
             yield "PUT", f"{path}/config", {"tags": f"t{self._chance.randrange(99)}"}
             yield "POST", f"{path}/status/{pick(('start', 'stop'))}", {}
@@ -109,18 +109,26 @@ class Person:
 
     def objections(self) -> list[str]:
         """Of the last call: what it changed although the person had seen something else."""
-        sent = [one for one in self._here.wire.sent[self.sent_before :] if one.method != "GET"]
+        sent = [request for request in self._here.wire.sent[self.sent_before :] if request.method != "GET"]
         if not sent:
             return []
         after = state_of(self._here.estate.world)
-        moved = {_object(one.path): one for one in differences(self.seen, self.answered) if _counts(one.path)}
-        changed = {_object(one.path) for one in differences(self.answered, after) if _counts(one.path)}
-        found = [f"{moved[key]} while the person read" for key in changed & moved.keys() if _is_addressed(key, sent)]
+        moved = {
+            _object(difference.path): difference
+            for difference in differences(self.seen, self.answered)
+            if _counts(difference.path)
+        }
+        changed = {
+            _object(difference.path) for difference in differences(self.answered, after) if _counts(difference.path)
+        }
+        objections = [
+            f"{moved[key]} while the person read" for key in changed & moved.keys() if _is_addressed(key, sent)
+        ]
         for job in {key[2] for key in changed if key[:2] == ("jobs", "jobs")}:
-            if f"/cluster/backup/{job}" in " ".join(one.target for one in sent):
+            if f"/cluster/backup/{job}" in " ".join(request.target for request in sent):
                 before, now = guests_of_job(self.seen, job), guests_of_job(self.answered, job)
-                found += [f"job {job} had the guests {before} and has {now}"] if before != now else []
-        return found
+                objections += [f"job {job} had the guests {before} and has {now}"] if before != now else []
+        return objections
 
 
 def _object(path: StatePath) -> StatePath:
@@ -136,10 +144,11 @@ def _counts(path: StatePath) -> bool:
 
 def _is_addressed(key: StatePath, sent: list[Sent]) -> bool:
     """Whether the writes name the object: a deletion also removes a guest from jobs that nobody was asked about."""
-    text = " ".join(str(one) for one in sent)
+    text = " ".join(str(request) for request in sent)
     if key[0] == "guests":
         return (
-            any(_MANY.search(one.target) for one in sent) or re.search(rf"/(?:qemu|lxc)/{key[1]}\b", text) is not None
+            any(_MANY.search(request.target) for request in sent)
+            or re.search(rf"/(?:qemu|lxc)/{key[1]}\b", text) is not None
         )
     return key[-1] in text
 
@@ -198,9 +207,9 @@ async def _run(seed: Seed, calls: int, folder: Path) -> tuple[int, int]:
             await here.estate.clock.advance(SETTLING_SECONDS)
             if person.questions == asked:
                 continue
-            proceeded += any(one.method != "GET" for one in here.wire.sent[person.sent_before :])
-            if found := person.objections():
-                raise Finding("\n".join([str(seed), str(call), f"meanwhile: {person.swap}", *found]))
+            proceeded += any(request.method != "GET" for request in here.wire.sent[person.sent_before :])
+            if objections := person.objections():
+                raise Finding("\n".join([str(seed), str(call), f"meanwhile: {person.swap}", *objections]))
     return person.questions, proceeded
 
 

@@ -137,8 +137,8 @@ SEEN: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 def test_the_oracle_sees(what: str) -> None:
     expected, method, path, params = SEEN[what]
     with asyncio.Runner(loop_factory=InnerLoop) as runner:
-        found = runner.run(objections_to(method, path, params))
-    assert any(expected in one for one in found), found
+        objections = runner.run(objections_to(method, path, params))
+    assert any(expected in objection for objection in objections), objections
 
 
 async def objections_to(method: str, path: str, params: dict[str, Any]) -> list[str]:
@@ -161,7 +161,7 @@ async def objections_to(method: str, path: str, params: dict[str, Any]) -> list[
         ("granite in the cellar", True), ("marble-cut", True), ("17771 bytes", False), ("10.77.1.7", False),
     ],
 )  # fmt: skip
-def test_the_oracle_hears_what_is_told_of_a_hidden_guest(told: str, seen: bool) -> None:
+def test_the_oracle_notices_what_an_answer_reveals_of_a_hidden_guest(told: str, seen: bool) -> None:
     assert bool(verdict.leaks("guest_list", told)) == seen
     assert verdict.leaks(told, told) == []
 

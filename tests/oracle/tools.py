@@ -34,42 +34,44 @@ class ToolCalls:
         properties, names = schema.get("properties", {}), self._names
         names.move_on()
         if bases and names.often(0.6):
-            given = dict(self._chance.choice(bases))
-            given |= {name: self.value(name, properties.get(name, {})) for name in given if names.often(0.3)}
+            arguments = dict(self._chance.choice(bases))
+            arguments |= {name: self.value(name, properties.get(name, {})) for name in arguments if names.often(0.3)}
         else:
-            given = {name: self.value(name, properties[name]) for name in schema.get("required", [])}
-        optional = [name for name in properties if name not in given and name not in ("dry_run", "wait", "plan_token")]
+            arguments = {name: self.value(name, properties[name]) for name in schema.get("required", [])}
+        optional = [
+            name for name in properties if name not in arguments and name not in ("dry_run", "wait", "plan_token")
+        ]
         for _ in range(self._chance.randint(0, most) if optional else 0):
             name = self._chance.choice(optional)
-            given[name] = self.value(name, properties[name])
-        if given and names.often(0.15):
-            name = self._chance.choice([*given])
-            given[name] = names.misshapen(given[name])
-        return given
+            arguments[name] = self.value(name, properties[name])
+        if arguments and names.often(0.15):
+            name = self._chance.choice([*arguments])
+            arguments[name] = names.misshapen(arguments[name])
+        return arguments
 
     def of_another_server(self, tool: str, schema: Schema) -> dict[str, Any]:
         """Those servers want a guest's node and kind as well, and a word that it is meant."""
         names, properties = self._names, schema.get("properties", {})
-        given = self.arguments(schema, [], most=5)
+        arguments = self.arguments(schema, [], most=5)
         for name in _USUAL:
-            if name in properties and name not in given and names.often(0.5):
-                given[name] = self.value(name, properties[name])
-        given |= {name: True for name in ("confirm", "destructive") if name in properties and names.often(0.9)}
-        if "vmid" in given and names.often(0.8):
-            self._make_fit(tool, schema, given)
-        given.pop("dry_run", None)
-        return given
+            if name in properties and name not in arguments and names.often(0.5):
+                arguments[name] = self.value(name, properties[name])
+        arguments |= {name: True for name in ("confirm", "destructive") if name in properties and names.often(0.9)}
+        if "vmid" in arguments and names.often(0.8):
+            self._make_fit(tool, schema, arguments)
+        arguments.pop("dry_run", None)
+        return arguments
 
-    def _make_fit(self, tool: str, schema: Schema, given: dict[str, Any]) -> None:
+    def _make_fit(self, tool: str, schema: Schema, arguments: dict[str, Any]) -> None:
         """A guest of the kind that the tool is for, on its own node, and not by another name at once."""
         kind = "lxc" if "lxc" in tool or "container" in tool else "qemu" if "vm" in tool else None
-        vmid = self._names.vmid(given["type"] if given.get("type") in ("qemu", "lxc") else kind)
+        vmid = self._names.vmid(arguments["type"] if arguments.get("type") in ("qemu", "lxc") else kind)
         if "create" not in tool and "restore" not in tool:
-            given["vmid"] = str(vmid) if isinstance(given["vmid"], str) else vmid
+            arguments["vmid"] = str(vmid) if isinstance(arguments["vmid"], str) else vmid
             if "name" not in schema.get("required", ()) and self._names.often(0.7):
-                given.pop("name", None)
-        if "node" in given:
-            given["node"] = self._names.node_of(vmid)
+                arguments.pop("name", None)
+        if "node" in arguments:
+            arguments["node"] = self._names.node_of(vmid)
 
     def value(self, name: str, spec: Schema) -> Any:
         draw = self._draws.get(name)
@@ -102,11 +104,11 @@ class ToolCalls:
     def options(self) -> dict[str, Any]:
         """Any options of a guest, by PVE's own names."""
         schema = self._chance.choice(self._options_of)
-        found = {}
+        options = {}
         for _ in range(self._names.pick(1, 1, 2)):
             name = self._names.pick(*_OPTIONS) if self._names.often(0.7) else self._names.pick(*schema)
-            found[name.replace("[n]", str(self._chance.randint(0, 3)))] = self._api.value(name, schema.get(name, {}))
-        return found
+            options[name.replace("[n]", str(self._chance.randint(0, 3)))] = self._api.value(name, schema.get(name, {}))
+        return options
 
     def _disk(self) -> Any:
         names = self._names
@@ -126,7 +128,7 @@ class ToolCalls:
         names = self._names
         guests = {}
         for _ in range(names.pick(1, 1, 2, 4)):
-            wanted: dict[str, Any] = names.pick(
+            base: dict[str, Any] = names.pick(
                 {"type": "ct", "template": "debian-13"}, {"type": "vm", "clone": "debian-13-cloud"}, {"type": "vm"}
             )
             more = names.pick(
@@ -135,7 +137,7 @@ class ToolCalls:
                 {"settings": {"options": self.options()}}, {"settings": {"vmid": names.free_vmid()}},
                 {"settings": {"disks": [self._disk()]}},
             )  # fmt: skip
-            guests[str(names.pick(names.word(), names.guest()))] = {**wanted, **more}
+            guests[str(names.pick(names.word(), names.guest()))] = {**base, **more}
         return {"name": names.pick("farm", "farm", "other"), "guests": guests}
 
     def _changes(self) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from mcp.types import INVALID_REQUEST, ElicitResult, ErrorData
 from pve_simulator.clock import ManualClock
 from quorate.config import Approval
 from quorate.pipeline.approval import READING_SECONDS, ApprovalPending
-from quorate.pipeline.caller import Exchange
-from quorate.quantity import moment
+from quorate.pipeline.caller import Exchange, Question
 from quorate.state.approvals import PENDING_SECONDS, Approvals, State
 from quorate.state.approvals import Approval as StoredApproval
+from quorate.units import moment
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig, second_server
 
@@ -100,6 +100,29 @@ async def test_after_a_refusal_that_nobody_gave_the_call_waits_for_the_operator(
         await answering
         assert done["approval"].endswith("by boss")
         assert not exists(quorate)
+
+
+@pytest.mark.parametrize("wait", [{}, {"wait": 45}], ids=["by default", "wait=45"])
+async def test_a_client_that_cannot_ask_hears_of_the_pending_approval_within_three_seconds(
+    tmp_path: Path, wait: dict[str, int]
+) -> None:
+    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+        begun = quorate.clock.now()
+        assert "waits for an operator's approval" in await quorate.refusal("guest_delete", guest=GUEST, **wait)
+        assert quorate.clock.now() - begun <= 3
+        await answer(quorate, approve=True)
+        await quorate.facts("guest_delete", guest=GUEST)
+
+
+async def test_a_caller_that_shows_the_question_waits_45_seconds_however_long_it_follows_tasks(tmp_path: Path) -> None:
+    async with rig(tmp_path, approval=Approval.ASK) as quorate:
+        begun, shown = quorate.clock.now(), list[Question]()
+        with pytest.raises(ApprovalPending):
+            await quorate.app.pipeline.run(
+                "guest_delete", {"guest": GUEST}, Exchange(wait_seconds=600.0, on_wait=shown.append)
+            )
+        assert len(shown) == 1
+        assert 45 <= quorate.clock.now() - begun <= 46
 
 
 @ERAS
@@ -250,7 +273,7 @@ async def test_a_denial_does_not_tell_another_caller_what_else_it_was_about(tmp_
 async def test_a_request_that_expires_while_the_call_waits_is_not_a_denial(tmp_path: Path) -> None:
     async with rig(tmp_path, approval=Approval.ASK) as quorate:
         await quorate.refusal("guest_delete", guest=GUEST, wait=0)
-        await quorate.clock.advance(PENDING_SECONDS - 10)
+        await quorate.clock.advance(PENDING_SECONDS - 1)
         refusal = await quorate.refusal("guest_delete", guest=GUEST)
         assert "expired unanswered" in refusal
         assert "call again to ask again" in refusal
@@ -322,7 +345,7 @@ async def test_a_change_that_was_cut_off_shows_what_was_found_out_later(tmp_path
         async with second_server(quorate, quorate.audit_file) as other:
             await other.app.pipeline.resolve_unfinished()
         (row,) = await requests(quorate)
-        entry = next(one for one in quorate.audit() if one.get("change") == row.change_id)
+        entry = next(entry for entry in quorate.audit() if entry.get("change") == row.change_id)
         assert entry["resolved"]
         assert row.outcome == entry["outcome"]
         assert (row.outcome == "done") is not exists(quorate)

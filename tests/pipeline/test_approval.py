@@ -63,13 +63,13 @@ async def test_a_person_who_types_the_guests_name_lets_it_go(tmp_path: Path, mod
 
 
 @pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize(("typed", "told"), [(None, "denied"), ("yes", "other than"), ("", "other than")])
-async def test_anything_but_the_name_is_a_no(tmp_path: Path, mode: str, typed: str | None, told: str) -> None:
+@pytest.mark.parametrize(("typed", "words"), [(None, "denied"), ("yes", "other than"), ("", "other than")])
+async def test_anything_but_the_name_is_no_approval(tmp_path: Path, mode: str, typed: str | None, words: str) -> None:
     person = Person(typed)
     async with rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=person) as quorate:
         person.clock = quorate.clock
         guest = await stopped_guest(quorate)
-        assert told in await quorate.refusal("guest_delete", guest=guest["vmid"])
+        assert words in await quorate.refusal("guest_delete", guest=guest["vmid"])
         assert await exists(quorate, guest["vmid"])
         assert quorate.audit()[-1]["outcome"] == "refused"
 
@@ -206,7 +206,7 @@ async def test_the_result_says_who_approved_it_and_how(tmp_path: Path, mode: str
         assert answer["approval"] == f"plan token {token}"
 
 
-async def test_who_cannot_approve_yet_is_told_to_set_a_passphrase_first(tmp_path: Path) -> None:
+async def test_an_operator_who_cannot_approve_yet_sets_a_passphrase_first(tmp_path: Path) -> None:
     async with rig(tmp_path, approval=Approval.ASK) as quorate:
         guest = await stopped_guest(quorate)
         refusal = await quorate.refusal("guest_delete", guest=guest["vmid"], wait=0)
@@ -215,7 +215,7 @@ async def test_who_cannot_approve_yet_is_told_to_set_a_passphrase_first(tmp_path
         assert "passphrase" not in await quorate.refusal("guest_delete", guest=guest["vmid"], wait=0)
 
 
-async def test_the_state_of_every_approval_is_told_in_words(tmp_path: Path) -> None:
+async def test_the_state_of_every_approval_is_described_in_words(tmp_path: Path) -> None:
     async with rig(tmp_path, approval=Approval.TOKEN) as quorate:
         approvals = Approvals(quorate.app.store)
 
@@ -339,7 +339,7 @@ async def test_an_approval_that_comes_while_the_call_waits_lets_it_go_on(tmp_pat
         approvals = Approvals(quorate.app.store)
 
         async def operator() -> None:
-            await quorate.clock.sleep(5)
+            await quorate.clock.sleep(1)
             (row,) = await approvals.list()
             await approvals.answer(row.id, True, "the operator")
 
@@ -348,7 +348,7 @@ async def test_an_approval_that_comes_while_the_call_waits_lets_it_go_on(tmp_pat
         await answering
 
 
-async def test_a_denial_is_told_with_its_reason(tmp_path: Path) -> None:
+async def test_a_denial_is_reported_with_its_reason(tmp_path: Path) -> None:
     async with rig(tmp_path, approval=Approval.ASK) as quorate:
         guest = await stopped_guest(quorate)
         await quorate.refusal("guest_delete", guest=guest["vmid"], wait=0)

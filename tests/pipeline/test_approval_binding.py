@@ -16,11 +16,11 @@ from pve_simulator.nodes.disks import Disks
 from pve_simulator.storage.backup_jobs import BackupJobs
 from quorate.config import Approval
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from quorate.state.approvals import Approvals
 from tests.oracle.state import differences, state_of
 from tests.pipeline.test_safety_table import tries
-from tests.rigs.mcp_session import Rig, rig, second_server
+from tests.rigs.mcp_session import Rig, rig
 
 pytestmark = pytest.mark.anyio
 
@@ -45,9 +45,9 @@ class Reader:
             return ElicitResult(action="decline")
         if self.meanwhile is not None:
             await self.meanwhile()
-        found = re.search(r"Type (.+) to approve", params.message)
-        assert found
-        return ElicitResult(action="accept", content={"typed": found[1]})
+        match = re.search(r"Type (.+) to approve", params.message)
+        assert match
+        return ElicitResult(action="accept", content={"typed": match[1]})
 
 
 Write = tuple[str, str, dict[str, Any]]
@@ -70,8 +70,7 @@ def raw(method: str, path: str, /, **params: Any) -> tuple[str, dict[str, Any]]:
 
 async def send(quorate: Rig, *writes: Write) -> None:
     for method, path, params in writes:
-        answer = await quorate.facts("api_call", method=method, path=path, **({"params": params} if params else {}))
-        assert answer["result"] in ("done", "running"), answer
+        await quorate.write(method, path, params)
     await quorate.clock.advance(READING_SECONDS)
 
 
@@ -254,58 +253,48 @@ async def test_nothing_is_done_to_an_object_that_the_person_did_not_see(tmp_path
     await attack(tmp_path, ATTACKS[what], mode)
 
 
-async def attack(tmp_path: Path, one: Attack, mode: str = "legacy") -> None:
+async def attack(tmp_path: Path, attempt: Attack, mode: str = "legacy") -> None:
     reader = Reader()
-    async with (
-        rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=reader) as quorate,
-        second_server(
-            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
-        ) as other,
-    ):
-        await send(other, *one.before)
+    async with rig(tmp_path, approval=Approval.ASK, mode=mode, elicitation=reader, in_memory=True) as quorate:
+        await send(quorate, *attempt.before)
         world, swapped = quorate.sim.world, []
 
         async def swap() -> None:
-            await (send(other, *one.swap) if isinstance(one.swap, tuple) else one.swap(other))
+            await (send(quorate, *attempt.swap) if isinstance(attempt.swap, tuple) else attempt.swap(quorate))
             await quorate.clock.advance(READING_SECONDS)
             swapped.append(state_of(world))
 
-        tool, arguments = one.call
+        tool, arguments = attempt.call
         reader.meanwhile = swap
         refusal = await quorate.refusal(tool, **arguments)
         if mode == "legacy":
             assert "has changed in the meantime" in refusal, refusal
         await quorate.clock.advance(READING_SECONDS)
         assert differences(swapped[0], state_of(world)) == []
-        assert one.names in reader.questions[0]
+        assert attempt.names in reader.questions[0]
         assert quorate.audit()[-1]["outcome"] in ("refused", "asked")  # asked again in the newer era, and not answered
 
 
-UNTOUCHED = [what for what, one in ATTACKS.items() if what not in ("a guest is started before its deletion",)]
+UNTOUCHED = [what for what, attempt in ATTACKS.items() if what not in ("a guest is started before its deletion",)]
 
 
 @pytest.mark.parametrize("what", UNTOUCHED)
 async def test_what_nobody_touched_is_done(tmp_path: Path, what: str) -> None:
     """Time passes and others work on other things while the person reads."""
-    one, reader = ATTACKS[what], Reader()
-    async with (
-        rig(tmp_path, approval=Approval.ASK, elicitation=reader) as quorate,
-        second_server(
-            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
-        ) as other,
-    ):
-        await send(other, *one.before)
+    attempt, reader = ATTACKS[what], Reader()
+    async with rig(tmp_path, approval=Approval.ASK, elicitation=reader, in_memory=True) as quorate:
+        await send(quorate, *attempt.before)
 
         async def others_work() -> None:
             await send(
-                other,
+                quorate,
                 ("PUT", "/nodes/pve2/qemu/103/config", {"description": "busy"}),
                 ("POST", "/cluster/backup", {"id": "unrelated", "schedule": "04:00", "vmid": "103", "storage": "pbs"}),
                 ("PUT", "/storage/pbs", {"prune-backups": "keep-last=9"}),
             )
 
         reader.meanwhile = others_work
-        tool, arguments = one.call
+        tool, arguments = attempt.call
         answer = await quorate.facts(tool, **arguments)
         assert answer["result"] in ("done", "running", "warnings"), answer
         assert len(reader.questions) == 1
@@ -313,15 +302,15 @@ async def test_what_nobody_touched_is_done(tmp_path: Path, what: str) -> None:
 
 @tries("a snapshot, backup or disk is replaced by another of the same name")
 async def test_a_backup_that_was_replaced_is_not_deleted(tmp_path: Path) -> None:
-    async with rig(tmp_path) as probe:
+    async with rig(tmp_path, in_memory=True) as probe:
         volid = oldest_backup(probe)
     unprotect = ("PUT", f"/nodes/pve1/storage/nas/content/{volid}", {"protected": 0})
     await attack(tmp_path, Attack(("volume_delete", {"volume": volid, "node": "pve1"}), replace_backup, (unprotect,)))
 
 
 async def test_a_backup_that_was_replaced_is_not_restored_over_a_guest(tmp_path: Path) -> None:
-    async with rig(tmp_path) as probe:
-        archive = next(one for one in sorted(backups(probe)) if "vzdump-qemu" in one)
+    async with rig(tmp_path, in_memory=True) as probe:
+        archive = next(volid for volid in sorted(backups(probe)) if "vzdump-qemu" in volid)
     (tmp_path / "attack").mkdir()
     restore = raw("POST", "/nodes/pve1/qemu", vmid=108, archive=archive, force=1)
 
@@ -333,7 +322,7 @@ async def test_a_backup_that_was_replaced_is_not_restored_over_a_guest(tmp_path:
 
 
 async def test_another_disk_under_the_same_name_is_not_overwritten(tmp_path: Path) -> None:
-    async with rig(tmp_path) as probe:
+    async with rig(tmp_path, in_memory=True) as probe:
         devpath = free_disk(probe).devpath
     (tmp_path / "attack").mkdir()
     overwrite = raw("POST", "/nodes/pve1/disks/lvm", device=devpath, name="fresh")
@@ -341,34 +330,24 @@ async def test_another_disk_under_the_same_name_is_not_overwritten(tmp_path: Pat
 
 
 async def test_a_call_that_waits_for_an_operator_is_bound_as_well(tmp_path: Path) -> None:
-    async with (
-        rig(tmp_path, approval=Approval.ASK) as quorate,
-        second_server(
-            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
-        ) as other,
-    ):
-        await send(other, JOB)
+    async with rig(tmp_path, approval=Approval.ASK, in_memory=True) as quorate:
+        await send(quorate, JOB)
         await quorate.refusal("backup_job_set", job="testjob", keep="last=1", wait=0)
         approvals = Approvals(quorate.app.store)
         for row in await approvals.list():
             await approvals.answer(row.id, True, "the operator")
-        await send(other, job_put(all=1, remove=0, delete="vmid"))
+        await send(quorate, job_put(all=1, remove=0, delete="vmid"))
         assert "waits for an operator" in await quorate.refusal("backup_job_set", job="testjob", keep="last=1", wait=0)
         (row,) = await approvals.list()
-        assert any("backup job testjob: vm 100 router" in str(one) for one in row.remarks)
+        assert any("backup job testjob: vm 100 router" in str(remark) for remark in row.remarks)
         assert "prune-backups" not in quorate.sim.world.part(BackupJobs).all()["testjob"]
 
 
 async def test_a_plan_token_is_bound_as_well(tmp_path: Path) -> None:
-    async with (
-        rig(tmp_path, approval=Approval.TOKEN) as quorate,
-        second_server(
-            quorate, tmp_path / "other.jsonl", approval=Approval.NONE, state=str(tmp_path / "other.sqlite")
-        ) as other,
-    ):
-        await send(other, JOB)
+    async with rig(tmp_path, approval=Approval.TOKEN, in_memory=True) as quorate:
+        await send(quorate, JOB)
         token = (await quorate.facts("backup_job_delete", job="testjob", dry_run=True))["plan_token"]
-        await send(other, job_put(vmid="203"))
+        await send(quorate, job_put(vmid="203"))
         assert "changed since" in await quorate.refusal("backup_job_delete", job="testjob", plan_token=token)
         assert "testjob" in quorate.sim.world.part(BackupJobs).all()
 
@@ -445,7 +424,7 @@ async def test_a_plain_change_costs_no_reads_of_this(tmp_path: Path) -> None:
         path = "/nodes/pve1/qemu/108/config"
         await quorate.facts("api_call", method="PUT", path=path, params={"description": "x"})
         reads = [path for method, path in quorate.requests_since(mark) if method == "GET"]
-        assert len([one for one in reads if one.endswith("/status/current")]) == 0
+        assert len([path for path in reads if path.endswith("/status/current")]) == 0
         assert len(reads) <= 4, reads
 
 
@@ -455,5 +434,5 @@ async def test_hidden_guests_stay_hidden_in_the_question(tmp_path: Path) -> None
     reader = Reader()
     async with rig(tmp_path, approval=Approval.ASK, elicitation=reader, more={"policy": policy}) as quorate:
         await quorate.call("api_call", method="DELETE", path="/storage/nas")
-        assert all("postgres" not in one and "203" not in one for one in reader.questions)
+        assert all("postgres" not in question and "203" not in question for question in reader.questions)
         assert reader.questions

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "named"),
+    ("tool", "arguments", "named"),
     [
         ("guest_get", {"vmid": 102}, "docker01"),
         ("guest_get", {"id": "102"}, "docker01"),
@@ -59,15 +59,15 @@ pytestmark = pytest.mark.anyio
         ("firewall_rule_set", {"vmid": 100, "type": "in", "action": "DROP", "dry_run": True}, "/qemu/100/firewall"),
     ],
 )
-async def test_pves_names_and_common_synonyms_are_accepted(tmp_path, tool, given, named):
+async def test_pves_names_and_common_synonyms_are_accepted(tmp_path, tool, arguments, named):
     async with rig(tmp_path) as quorate:
-        answer = await quorate.call(tool, **given)
+        answer = await quorate.call(tool, **arguments)
     assert not answer.is_error, answer.content
     assert named in text_of(answer)
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "named"),
+    ("tool", "arguments", "named"),
     [
         ("guest_clone", {"guest": 9000, "tags": "app, prod"}, "tags=app;prod"),
         ("guest_clone", {"guest": 9000, "tags": '["app", "prod"]'}, "tags=app;prod"),
@@ -81,23 +81,23 @@ async def test_pves_names_and_common_synonyms_are_accepted(tmp_path, tool, given
         ),
     ],
 )
-async def test_one_text_is_accepted_where_a_list_is_expected(tmp_path, tool, given, named):
+async def test_one_text_is_accepted_where_a_list_is_expected(tmp_path, tool, arguments, named):
     async with rig(tmp_path) as quorate:
-        answer = await quorate.call(tool, **given, dry_run=True)
+        answer = await quorate.call(tool, **arguments, dry_run=True)
     assert not answer.is_error, answer.content
     assert named in text_of(answer)
 
 
 @pytest.mark.parametrize(
-    ("tool", "given"),
+    ("tool", "arguments"),
     [
         ("guest_bulk", {"action": "start", "guests": ""}),  # not the same as all of them
         ("vm_create", {"name": "a", "tags": '["web", ["x"]]'}),
         ("workload_deploy", {"host": "h", "name": "a", "image": "nginx", "command": "nginx -t"}),
     ],
 )
-def test_a_text_that_is_not_clearly_a_list_is_refused(tool, given):
-    assert "It must be a list" in refusal_of(tool, {**given, "dry_run": True})
+def test_a_text_that_is_not_clearly_a_list_is_refused(tool, arguments):
+    assert "It must be a list" in refusal_of(tool, {**arguments, "dry_run": True})
 
 
 async def test_an_option_of_pve_is_pointed_to_the_argument_that_takes_it(tmp_path):
@@ -108,21 +108,21 @@ async def test_an_option_of_pve_is_pointed_to_the_argument_that_takes_it(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("tool", "given"),
+    ("tool", "arguments"),
     [
         ("guest_clone", {"id": 100, "name": "twin"}),  # the source, or the new guest?
         ("guest_configure", {"guest": 100, "vmid": 101, "cores": 2}),  # two guests
         ("firewall_get", {"scope": "node", "guest": 100}),
     ],
 )
-def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tool, given: dict[str, Any]):
-    refusal = refusal_of(tool, given)
+def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tool, arguments: dict[str, Any]):
+    refusal = refusal_of(tool, arguments)
     assert "has no argument" in refusal
     assert "It takes" in refusal
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "suggested"),
+    ("tool", "arguments", "suggested"),
     [
         ("guest_list", {"stauts": "running"}, "Did you mean 'status'?"),
         ("guest_configure", {"guest": 100, "memroy": "2G"}, "Did you mean 'memory'?"),
@@ -130,12 +130,12 @@ def test_a_synonym_that_is_unclear_is_refused_with_the_valid_arguments(tool, giv
         ("guest_configure", {"guest": 100, "ballon": 0}, "Did you mean 'balloon'?"),
     ],
 )
-def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tool, given, suggested):
-    assert f"{suggested} It takes " in refusal_of(tool, given)
+def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tool, arguments, suggested):
+    assert f"{suggested} It takes " in refusal_of(tool, arguments)
 
 
 @pytest.mark.parametrize(
-    ("tool", "given"),
+    ("tool", "arguments"),
     [
         ("cluster_status", {"ram": 1}),
         ("guest_migrate", {"guest": 100, "node": "pve2", "targeted": "pve2"}),
@@ -143,14 +143,14 @@ def test_a_slip_gets_a_suggestion_and_the_valid_arguments(tool, given, suggested
         ("snapshot_rollback", {"guest": 100, "snapshot": "before", "force": True}),
     ],
 )
-def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tool, given):
-    refusal = refusal_of(tool, given)
+def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tool, arguments):
+    refusal = refusal_of(tool, arguments)
     assert "Did you mean" not in refusal
     assert "It takes " in refusal
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "refused"),
+    ("tool", "arguments", "refused"),
     [
         ("guest_list", {"limit": "abc"}, "cannot take limit='abc'. It must be an integer, at least 1 and at most 200."),
         ("guest_list", {"type": "docker"}, "cannot take type='docker'. Valid values: ct, vm."),
@@ -167,8 +167,8 @@ def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tool, giv
         ("guest_power", {"guest": {}, "action": "start"}, "It must be an integer, a string or a list: vmid or name"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tool, given, refused):
-    assert refused in refusal_of(tool, given)
+def test_a_wrong_value_is_refused_with_what_is_valid_in_plain_words(tool, arguments, refused):
+    assert refused in refusal_of(tool, arguments)
 
 
 def test_a_wrong_value_inside_a_list_is_located():

@@ -169,6 +169,32 @@ async def test_without_quorum_changes_are_refused_with_the_reason(tmp_path):
         assert (await quorate.facts("cluster_status"))["quorate"] is False
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("guest_power", {"action": "start"}),  # refused at once
+        ("guest_configure", {"notes": "x"}),  # PVE cannot write the guest's file
+        ("snapshot_create", {"name": "nq"}),  # the same, but only within the task
+        ("backup_create", {"storage": "local"}),  # the task ends with "job errors"; its log names the cause
+        ("pool_set", {"pool": "nq", "comment": "x", "guest": None}),  # PVE waits ten seconds for a lock first
+    ],
+)
+async def test_without_quorum_every_refusal_says_what_is_still_possible(tmp_path, tool, arguments):
+    async with rig(tmp_path, access=Access.ADMIN, faults=["no-quorum"], in_memory=True) as quorate:
+        arguments = {key: value for key, value in {"guest": 108, **arguments}.items() if value is not None}
+        refusal = await quorate.refusal(tool, **arguments)
+        assert "The cluster has no quorum" in refusal
+        assert "stop, shut down or reset guests that run" in refusal
+        assert "Until then you can read everything" in refusal
+
+
+async def test_a_running_guest_can_be_stopped_without_quorum(tmp_path):
+    async with rig(tmp_path, access=Access.ADMIN, faults=["no-quorum"], in_memory=True) as quorate:
+        guest = next(guest for guest in quorate.sim.world.guests.values() if guest.running and guest.kind == "lxc")
+        await quorate.facts("guest_power", guest=guest.vmid, action="shutdown")
+        assert not guest.running
+
+
 async def test_a_missing_privilege_is_named_with_the_command_that_grants_it_before_anything_is_sent(tmp_path):
     from pve_simulator.access.directory import Token as SimToken
     from pve_simulator.access.directory import User

@@ -20,11 +20,11 @@ from aiohttp import web as plain_web
 from mcp.shared.exceptions import MCPError
 from mcp.types import PromptReference
 
-from quorate import documents, http_body
+from quorate import documents
 from quorate.config import ClusterSettings
 from quorate.documents import Unreadable, is_deeper, read_json, read_yaml
 from quorate.homelab.infra.document import read_document as read_document
-from quorate.pipeline.arguments import DEEPEST, LONGEST_TEXT, ROOMY, WrongArguments, refuse_oversized
+from quorate.operations.arguments import DEEPEST, LONGEST_TEXT, ROOMY, WrongArguments, refuse_oversized
 from quorate.problems import OutcomeUnknown
 from quorate.pve.connection import Connection, Limits, Secret, Token
 from quorate.surfaces.compat import SYSTEMS
@@ -102,16 +102,16 @@ async def test_other_surfaces_have_the_same_bounds(tmp_path: Path, surface: str)
             if "string" in [part.get("type") for part in tool.input_schema["properties"].values()]
         ]
         for tool, name in texts[:10]:
-            said = await quorate.refusal(tool, **{name: "x" * 13_000_000})
-            assert f"{name} is 13000000 characters long. The limit is" in said
+            refusal = await quorate.refusal(tool, **{name: "x" * 13_000_000})
+            assert f"{name} is 13000000 characters long. The limit is" in refusal
         assert texts
         assert quorate.sim.requests == []
 
 
 async def test_the_arguments_of_an_operation_are_bounded_one_by_one_on_the_lean_surface(tmp_path: Path) -> None:
     async with rig(tmp_path, more={"surfaces": ("lean",)}) as quorate, quickly():
-        said = await quorate.refusal("pve_read", operation="guest_get", arguments={"guest": MANY})
-        assert "guest is 1000000 characters long. The limit is 16384" in said
+        refusal = await quorate.refusal("pve_read", operation="guest_get", arguments={"guest": MANY})
+        assert "guest is 1000000 characters long. The limit is 16384" in refusal
 
 
 async def test_lean_finds_nothing_for_words_without_end(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_what_is_neither_text_nor_number_is_refused(value: Any) -> None:
 async def test_a_line_on_standard_input_that_cannot_be_read_is_answered(tmp_path: Path) -> None:
     """The parser gives up at two hundred levels; the sender of such a line must not wait forever."""
     token = {"PROXMOX_TOKEN_ID": "root@pam!bounds", "PROXMOX_TOKEN_SECRET": "12345678-1234-1234-1234-123456789abc"}
-    given = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PROXMOX_URL": "https://127.0.0.1:9", **token}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PROXMOX_URL": "https://127.0.0.1:9", **token}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "quorate", "serve", cwd=tmp_path, env=given,
+        sys.executable, "-m", "quorate", "serve", cwd=tmp_path, env=environ,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin
@@ -179,7 +179,7 @@ async def test_a_line_on_standard_input_that_cannot_be_read_is_answered(tmp_path
         await process.wait()
     _, deep, deeper, deepest, nonsense, pong = answers
     assert deep["result"]["isError"]
-    assert [one["error"]["code"] for one in (deeper, deepest, nonsense)] == [-32700] * 3
+    assert [answer["error"]["code"] for answer in (deeper, deepest, nonsense)] == [-32700] * 3
     assert pong == {"jsonrpc": "2.0", "id": 99, "result": {}}
 
 
@@ -261,7 +261,7 @@ def test_a_chain_of_needs_may_be_as_long_as_a_document() -> None:
         for number in range(500)
     }
     order = read_document({"name": "chain", "hosts": hosts}).order()
-    assert [one.name for one in order][:2] == ["h499", "h498"]
+    assert [host.name for host in order][:2] == ["h499", "h498"]
 
 
 # -- answers of PVE ----------------------------------------------------------------------------------------------------
@@ -304,9 +304,7 @@ def packed(data: bytes, status: int = 200, encoding: str = "gzip") -> plain_web.
     ("size", "says"),
     [(20_000_000, "unpacks to more than 250 times its size"), (80_000_000, "is longer than 33554432 bytes")],
 )
-async def test_a_little_gzip_that_stands_for_a_lot_is_not_unpacked(
-    tmp_path: Path, status: int, size: int, says: str
-) -> None:
+async def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, status: int, size: int, says: str) -> None:
     bomb = packed_zeros(size)
     assert len(bomb) < 1_000_000
     async with beside(tmp_path, lambda _: packed(bomb, status)) as quorate:
@@ -342,9 +340,9 @@ async def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path) -> N
     long = plain_web.Response
     body = json.dumps({"data": "0" * 2_000_000}).encode()
     async with beside(tmp_path, lambda _: long(body=body), answer_bytes=1_000_000) as quorate:
-        said = await quorate.refusal("api_call", method="GET", path="/version")
-        assert "is longer than 1000000 bytes" in said
-        assert "answer_bytes" in said
+        refusal = await quorate.refusal("api_call", method="GET", path="/version")
+        assert "is longer than 1000000 bytes" in refusal
+        assert "answer_bytes" in refusal
 
 
 @pytest.mark.parametrize(
@@ -356,7 +354,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path) -> N
     ],
     ids=["not packed", "cut", "another way"],
 )
-async def test_an_answer_that_is_not_packed_as_it_says_is_told(
+async def test_an_answer_that_is_not_packed_as_it_says_is_reported(
     tmp_path: Path, data: bytes, encoding: str, says: str
 ) -> None:
     async with beside(tmp_path, lambda _: packed(data, encoding=encoding)) as quorate:
@@ -390,4 +388,4 @@ async def test_ordinary_answers_are_packed_and_read(tmp_path: Path) -> None:
 
     async with beside(tmp_path, answer) as quorate:
         assert "9.1.8" in text_of(await quorate.call("api_call", method="GET", path="/version"))
-    assert set(seen) == {http_body.ACCEPTED["Accept-Encoding"]}
+    assert set(seen) == {documents.ACCEPTED["Accept-Encoding"]}

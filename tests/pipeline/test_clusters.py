@@ -93,7 +93,7 @@ async def test_guests_of_two_clusters_in_one_call_are_refused(tmp_path):
         assert quorate.writes("prod") == quorate.writes("lab") == []
 
 
-async def test_a_guest_that_nobody_has_is_told_so(tmp_path):
+async def test_a_guest_or_cluster_that_does_not_exist_is_refused_as_such(tmp_path):
     async with several_clusters(tmp_path) as quorate:
         assert "No cluster has a guest 'nowhere'" in await quorate.refusal("guest_get", guest="nowhere")
         assert "There is no cluster 'prd'. Did you mean 'prod'?" in await quorate.refusal("guest_list", cluster="prd")
@@ -112,13 +112,13 @@ async def test_the_guest_of_a_firewall_is_found_as_well(tmp_path):
 async def test_lists_span_all_clusters_page_by_page(tmp_path):
     async with several_clusters(tmp_path, "prod", "lab", "edge") as quorate:
         whole = await quorate.rows("guest_list", limit=200)
-        wanted = {(name, vmid) for name, sim in quorate.sims.items() for vmid in sim.world.guests}
-        assert {(row["cluster"], row["vmid"]) for row in whole} == wanted
+        expected = {(name, vmid) for name, sim in quorate.sims.items() for vmid in sim.world.guests}
+        assert {(row["cluster"], row["vmid"]) for row in whole} == expected
         seen: list[tuple[str, int]] = []
         offset: int | None = 0
         while offset is not None:
             facts = await quorate.facts("guest_list", limit=4, offset=offset)
-            assert facts["total"] == len(wanted)
+            assert facts["total"] == len(expected)
             seen += [(row[0], row[1]) for row in facts["rows"]]
             offset = facts.get("next_offset")
         assert seen == [(row["cluster"], row["vmid"]) for row in whole]
@@ -150,10 +150,10 @@ async def test_clusters_without_the_node_that_is_asked_for_are_left_out(tmp_path
         assert "pve9" in await quorate.refusal("node_get", node="pve9")
 
 
-async def test_what_is_the_same_everywhere_is_told_once_and_the_raw_api_wants_a_cluster(tmp_path):
+async def test_what_is_the_same_everywhere_is_shown_once_and_the_raw_api_needs_a_cluster(tmp_path):
     async with several_clusters(tmp_path) as quorate:
-        found = await quorate.rows("api_search", words="snapshot")
-        assert "cluster" not in found[0]
+        rows = await quorate.rows("api_search", words="snapshot")
+        assert "cluster" not in rows[0]
         assert "Give cluster: prod, lab" in await quorate.refusal("api_call", method="GET", path="/nodes")
         nodes = await quorate.rows("api_call", method="GET", path="/nodes", cluster="lab")
         assert {row["node"] for row in nodes} == {"lab1", "lab2"}
@@ -191,7 +191,7 @@ async def test_a_task_on_a_node_whose_name_occurs_twice_is_found_by_who_knows_it
 # -- one of them is down -----------------------------------------------------------------------------------------------
 
 
-async def test_a_cluster_that_is_down_is_told_and_does_not_disturb_the_others(tmp_path):
+async def test_a_cluster_that_is_down_is_reported_and_does_not_disturb_the_others(tmp_path):
     async with several_clusters(tmp_path) as quorate:
         await quorate.sims["lab"].__aexit__(None, None, None)
         facts = await quorate.facts("guest_list", limit=200)
@@ -206,7 +206,7 @@ async def test_a_cluster_that_is_down_is_told_and_does_not_disturb_the_others(tm
 
 
 async def test_a_cluster_that_only_keeps_silent_holds_nobody_up_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("quorate.pipeline.routing.SECONDS", 0.5)
+    monkeypatch.setattr("quorate.pipeline.sites.SECONDS", 0.5)
     async with several_clusters(tmp_path) as quorate:
         await quorate.facts("cluster_status")  # both connections stand
         await quorate.clock.advance(3)  # what was read is out of date

@@ -52,10 +52,10 @@ def test_other_variables_are_not(name: str) -> None:
 async def test_variables_are_refused_in_guests_and_nothing_is_run(tmp_path):
     async with inside(tmp_path) as quorate:
         for guest in (VM, CONTAINER):
-            given = {"guest": guest, "command": ["systemctl", "status", "ssh"]}
-            words = await quorate.refusal("guest_exec", **given, env={"LANG": "C", "LD_PRELOAD": "/tmp/evil.so"})
+            call = {"guest": guest, "command": ["systemctl", "status", "ssh"]}
+            words = await quorate.refusal("guest_exec", **call, env={"LANG": "C", "LD_PRELOAD": "/tmp/evil.so"})
             assert "The variable LD_PRELOAD is refused" in words
-            await quorate.facts("guest_exec", **given, env={"LANG": "C"})
+            await quorate.facts("guest_exec", **call, env={"LANG": "C"})
         assert not any("evil" in str(request) for request in quorate.sim.requests)
 
 
@@ -117,8 +117,8 @@ async def test_files_are_judged_by_where_they_really_are(tmp_path):
 @pytest.mark.anyio
 async def test_files_are_not_written_through_the_raw_api_either(tmp_path):
     async with inside(tmp_path) as quorate:
-        path, given = f"/nodes/pve1/qemu/{VM}/agent/file-write", {"file": "/usr/bin/systemctl", "content": "x"}
-        words = await quorate.refusal("api_call", method="POST", path=path, params=given)
+        path, params = f"/nodes/pve1/qemu/{VM}/agent/file-write", {"file": "/usr/bin/systemctl", "content": "x"}
+        words = await quorate.refusal("api_call", method="POST", path=path, params=params)
         assert "Use the tool for files: guest_file_write" in words
 
 
@@ -128,19 +128,19 @@ async def test_files_are_not_written_through_the_raw_api_either(tmp_path):
 @pytest.mark.anyio
 async def test_controlling_a_service_is_a_command(tmp_path):
     async with inside(tmp_path) as quorate:
-        given = {"guest": VM, "service": "ssh", "action": "restart"}
-        assert "systemctl restart ssh" in await quorate.refusal("guest_service_control", **given)
+        arguments = {"guest": VM, "service": "ssh", "action": "restart"}
+        assert "systemctl restart ssh" in await quorate.refusal("guest_service_control", **arguments)
     (tmp_path / "b").mkdir()
     async with inside(tmp_path / "b", CommandRules(allow=("systemctl restart ssh",))) as quorate:
-        await quorate.facts("guest_service_control", **given)
+        await quorate.facts("guest_service_control", **arguments)
 
 
 @pytest.mark.anyio
 async def test_the_command_of_a_workload_follows_the_patterns(tmp_path):
     more = {"command_rules": CommandRules(allow=("nginx *", "write /srv/*"))}
     async with with_docker(tmp_path, more=more) as (quorate, engine):
-        given = {"host": "box", "name": "web", "image": "nginx:1"}
-        for wanted, said in (
+        arguments = {"host": "box", "name": "web", "image": "nginx:1"}
+        for options, reason in (
             ({"command": ["sh", "-c", "nginx -g x"]}, "matches none"),
             ({"command": ["nginx", "-t"], "env": {"LD_PRELOAD": "/x"}}, "LD_PRELOAD"),
             ({"env": {"PATH": "/x"}}, "PATH"),
@@ -148,10 +148,10 @@ async def test_the_command_of_a_workload_follows_the_patterns(tmp_path):
             ({"volumes": ["/etc:/etc"]}, "Writing /etc/* is refused"),
             ({"volumes": ["/var/run/docker.sock:/d.sock:ro"]}, "docker.sock"),
         ):
-            assert said in await quorate.refusal("workload_deploy", **given, **wanted), wanted
+            assert reason in await quorate.refusal("workload_deploy", **arguments, **options), options
         assert engine.bodies == []
         volumes = ["/srv/www:/data", "/etc:/etc:ro", "pages:/pages"]
-        await quorate.facts("workload_deploy", **given, command=["nginx", "-t"], volumes=volumes)
+        await quorate.facts("workload_deploy", **arguments, command=["nginx", "-t"], volumes=volumes)
 
 
 # -- always

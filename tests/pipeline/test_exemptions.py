@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pve_simulator.cluster.ha_manager import HaManager
-from pve_simulator.cluster.sdn_routes import sdn_of
-from pve_simulator.nodes.network_routes import Networks
 from pve_simulator.nodes.tasks import TaskContext
+from pve_simulator.routes.nodes.network import Networks
+from pve_simulator.routes.sdn import sdn_of
 from pve_simulator.storage.storages import Volume
 from quorate.config import Access
 from tests.pipeline.test_safety_table import tries
@@ -189,6 +189,6 @@ async def test_work_that_cannot_be_repeated_is_not_interrupted(tmp_path, kind, s
             await quorate.facts("task_stop", task=task)
         else:
             assert ABOVE in await quorate.refusal("task_stop", task=task)
-        found = world.tasks.find(task)
-        assert found is not None
-        assert found.running is not stops
+        record = world.tasks.find(task)
+        assert record is not None
+        assert record.running is not stops

@@ -12,7 +12,7 @@ from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import ALL_BY_DEFAULT, ALL_TOOLSETS, Caller, Exposure, ToolsetChoice
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sites import Sites, govern
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.approvals import Approvals
 from quorate.state.journal import Journal
 from quorate.state.passphrase import Passphrase

@@ -14,7 +14,7 @@ import pytest
 
 from quorate.config import Approval
 from quorate.state.approvals import Approvals
-from quorate.state.freeze import Freeze
+from quorate.state.limits import Freeze
 from quorate.state.passphrase import Passphrase
 from tests.rigs.cli import quorate as quorate_command
 from tests.rigs.homelab import house
@@ -54,9 +54,9 @@ def writes(quorate: Rig) -> list[tuple[str, str]]:
 class Watched(list[tuple[str, str]]):
     """The requests of the simulator; does something when one arrives, before it is answered."""
 
-    def __init__(self, wanted: str, then: Callable[[], None]) -> None:
+    def __init__(self, awaited: str, then: Callable[[], None]) -> None:
         super().__init__()
-        self._wanted, self._then = wanted, then
+        self._wanted, self._then = awaited, then
 
     def append(self, request: tuple[str, str]) -> None:
         super().append(request)
@@ -64,8 +64,8 @@ class Watched(list[tuple[str, str]]):
             self._then()
 
 
-def watch(quorate: Rig, wanted: str, then: Callable[[], None]) -> None:
-    quorate.sim.requests = quorate.sim.server.requests = Watched(wanted, then)
+def watch(quorate: Rig, awaited: str, then: Callable[[], None]) -> None:
+    quorate.sim.requests = quorate.sim.server.requests = Watched(awaited, then)
 
 
 # -- what it stops
@@ -77,14 +77,14 @@ async def test_no_change_starts_while_reads_and_dry_runs_go_on(tmp_path):
         await quorate.facts("guest_power", guest=STOPPED, action="start")
         frozen_by_command(tmp_path)
         mark = len(quorate.sim.requests)
-        for tool, given in (
+        for tool, arguments in (
             ("guest_power", {"guest": STOPPED, "action": "shutdown"}),
             ("guest_delete", {"guest": STOPPED, "stop": True}),
             ("api_call", {"method": "POST", "path": f"/nodes/pve2/qemu/{RUNNING}/status/stop", "params": {}}),
             ("guest_exec", {"guest": VM, "command": ["true"]}),
             ("snapshot_create", {"guest": RUNNING, "snapshot": "before"}),
         ):
-            words = await quorate.refusal(tool, **given)
+            words = await quorate.refusal(tool, **arguments)
             assert "All changes are frozen" in words, tool
             assert "moving house" in words
             assert "at a shell at 20" in words, "who and when"
@@ -103,12 +103,12 @@ async def test_no_change_starts_while_reads_and_dry_runs_go_on(tmp_path):
 async def test_it_counts_for_the_homelab_and_for_commands_in_the_background(tmp_path):
     async with house(tmp_path) as built:
         frozen_by_command(tmp_path)
-        for tool, given in (
+        for tool, arguments in (
             ("host_exec", {"host": "nas", "command": "sleep 600", "wait": 0}),
             ("host_register", {"host": "new", "address": "192.0.2.9", "verify": False}),
             ("host_update", {"host": "nas", "display_name": "x"}),
         ):
-            assert "All changes are frozen" in await built.quorate.refusal(tool, **given), tool
+            assert "All changes are frozen" in await built.quorate.refusal(tool, **arguments), tool
         assert [row["name"] for row in await built.quorate.rows("host_list", clusters=False)] == ["nas"]
 
 
@@ -123,7 +123,7 @@ async def test_a_plan_on_its_way_stops_before_its_next_step_and_says_so(tmp_path
         assert [step["state"] for step in steps] == ["done", "not tried"]
         assert RUNNING in quorate.sim.world.guests
         assert [path for _, path in writes(quorate)] == [f"/nodes/pve2/qemu/{RUNNING}/status/stop"]
-        entry = next(one for one in reversed(quorate.audit()) if one.get("tool") == "guest_delete")
+        entry = next(entry for entry in reversed(quorate.audit()) if entry.get("tool") == "guest_delete")
         assert entry["outcome"] not in ("done", "refused")
         assert "smoke in the rack" in entry["error"]
 
@@ -206,8 +206,8 @@ def test_freezing_is_easy_and_unfreezing_takes_the_passphrase_at_a_terminal(tmp_
         screen.expect("allowed again")
         assert screen.end() == 0
     assert "not frozen" in command(environ, "unfreeze").stdout
-    told = command(environ, "audit", "--json").stdout
-    assert (told.count('"tool": "freeze"') or told.count('"tool":"freeze"')) == 1
+    output = command(environ, "audit", "--json").stdout
+    assert (output.count('"tool": "freeze"') or output.count('"tool":"freeze"')) == 1
     assert command(environ, "audit", "--verify").returncode == 0
 
 
@@ -228,16 +228,16 @@ def test_without_a_passphrase_unfreezing_takes_a_person_at_a_terminal(tmp_path):
 def test_a_reason_draws_nothing_on_the_terminal_and_is_bounded(tmp_path):
     environ = environ_of(tmp_path)
     command(environ, "freeze", "--reason", "a\n\x1b[31mb" + "x" * 5000)
-    told = command(environ, "freeze").stdout
-    assert "\x1b" not in told
-    assert len(told) < 1200
+    output = command(environ, "freeze").stdout
+    assert "\x1b" not in output
+    assert len(output) < 1200
 
 
 def test_the_doctor_tells(tmp_path):
     frozen_by_command(tmp_path)
-    told = command(environ_of(tmp_path), "doctor", "--toolsets", "hosts").stdout
-    assert "All changes are frozen" in told
-    assert "moving house" in told
+    output = command(environ_of(tmp_path), "doctor", "--toolsets", "hosts").stdout
+    assert "All changes are frozen" in output
+    assert "moving house" in output
 
 
 def test_policy_explain_tells_why_a_change_would_be_refused(tmp_path):
@@ -261,8 +261,8 @@ async def test_over_http_the_passphrase_freezes_and_lifts(tmp_path):
 
         async def post(name: str = "person", **wish: Any) -> tuple[int, Any]:
             headers = {"Authorization": f"Bearer {quorate.made[name]}"}
-            given = {"action": "freeze", "passphrase": PHRASE, **wish}
-            answer = await quorate.plain.post("/freeze", json=given, headers=headers)
+            body = {"action": "freeze", "passphrase": PHRASE, **wish}
+            answer = await quorate.plain.post("/freeze", json=body, headers=headers)
             return answer.status_code, answer.json()
 
         assert (await quorate.get("/freeze")).status_code == 401
@@ -272,10 +272,10 @@ async def test_over_http_the_passphrase_freezes_and_lifts(tmp_path):
         assert (await post("model"))[0] == 403
         assert (await post(action="thaw"))[0] == 400
         assert (await quorate.get("/freeze", quorate.made["person"])).json() == {"frozen": False}
-        status, told = await post(reason="a leak")
-        assert (status, told["frozen"], told["reason"]) == (200, True, "a leak")
-        assert (told["since"][10], told["since"][-1]) == ("T", "Z")
-        assert told["by"].startswith("the operator over HTTP, token person")
+        status, facts = await post(reason="a leak")
+        assert (status, facts["frozen"], facts["reason"]) == (200, True, "a leak")
+        assert (facts["since"][10], facts["since"][-1]) == ("T", "Z")
+        assert facts["by"].startswith("the operator over HTTP, token person")
         for path in ("/healthz", "/readyz"):
             shown = (await quorate.get(path)).json()
             assert shown["changes"] == "frozen"

@@ -5,6 +5,7 @@ The cluster's own view lags by up to ten seconds, here as on a real PVE; every t
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import pytest
 from pve_simulator.api_client import Api, open_api
 from pve_simulator.guests.guest import GIB
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from tests.rigs.compat_session import surface
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
 
@@ -79,23 +80,41 @@ async def test_a_guest_that_somebody_has_just_made_is_found_by_vmid_and_by_name(
 
 @pytest.mark.parametrize("way", LOOKS)
 async def test_every_surface_finds_it(tmp_path, way):
-    tool, given = LOOKS[way]
+    tool, arguments = LOOKS[way]
     async with surface(tmp_path, way.split()[0]) as quorate, somebody_else(quorate) as api:
         await make_vm(api)
-        answer = await quorate.call(tool, **given)
+        answer = await quorate.call(tool, **arguments)
         assert not answer.is_error, text_of(answer)
         assert NAME in text_of(answer)
 
 
+@pytest.mark.parametrize("missing", [{"name": "nobody"}, {"vmid": 999}], ids=["name", "vmid"])
+@pytest.mark.parametrize("asked", [{"vmid": NEW}, {"name": NAME}], ids=["by vmid", "by name"])
+async def test_a_refusal_a_moment_ago_hides_no_guest_that_was_made_since(tmp_path, missing, asked):
+    async with surface(tmp_path, "bsahane") as quorate, somebody_else(quorate) as api:
+        assert "nobody" in (text := await quorate.refusal("proxmox-vm-info", **missing)) or "999" in text
+        await make_vm(api)
+        answer = await quorate.call("proxmox-vm-info", **asked)
+        assert not answer.is_error, text_of(answer)
+        assert NAME in text_of(answer)
+
+
+async def test_a_refusal_a_moment_ago_hides_no_new_name(tmp_path):
+    async with rig(tmp_path) as quorate, somebody_else(quorate) as api:
+        await quorate.refusal("guest_get", guest="renamed")
+        await rename(api, quorate.sim.world.guests[STOPPED].node, STOPPED, "renamed")
+        assert (await quorate.facts("guest_get", guest="renamed"))["vmid"] == STOPPED
+
+
 @pytest.mark.parametrize("way", ["bsahane", "gilby125", "solomonneas"])
 async def test_hidden_characters_in_a_new_name_reach_nobody(tmp_path, way):
-    tool, given = LOOKS[way]
+    tool, looked_up = LOOKS[way]
     async with surface(tmp_path, way) as quorate, somebody_else(quorate) as api:
         await make_vm(api)
         guest = quorate.sim.world.guests[NEW]
         guest.config["name"] = f"{NAME}\u202e\u200b"
         guest.touch()
-        for asked, arguments in ((tool, given), LISTS[way]):
+        for asked, arguments in ((tool, looked_up), LISTS[way]):
             text = text_of(await quorate.call(asked, **arguments))
             assert NAME in text
             assert not {"\u202e", "\u200b"} & set(text)
@@ -113,11 +132,11 @@ LISTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", LISTS)
 async def test_every_list_has_its_name(tmp_path, way):
-    tool, given = LISTS[way]
+    tool, arguments = LISTS[way]
     async with surface(tmp_path, way) as quorate, somebody_else(quorate) as api:
         await make_vm(api)
         await api.clock.advance(2)  # as long as a view is kept
-        answer = await quorate.call(tool, **given)
+        answer = await quorate.call(tool, **arguments)
         assert not answer.is_error, text_of(answer)
         assert NAME in text_of(answer)
 
@@ -125,9 +144,9 @@ async def test_every_list_has_its_name(tmp_path, way):
 async def test_a_clone_has_its_name_as_soon_as_it_is_done(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.clock.advance(1)
-        made = await quorate.facts("guest_clone", guest=STOPPED, name="second")
-        assert (await quorate.facts("guest_get", guest="second"))["vmid"] == made["vmid"]
-        assert [row["vmid"] for row in await quorate.rows("guest_list", name="second")] == [made["vmid"]]
+        clone = await quorate.facts("guest_clone", guest=STOPPED, name="second")
+        assert (await quorate.facts("guest_get", guest="second"))["vmid"] == clone["vmid"]
+        assert [row["vmid"] for row in await quorate.rows("guest_list", name="second")] == [clone["vmid"]]
 
 
 # -- what is not there -------------------------------------------------------------------------------------------------
@@ -144,7 +163,7 @@ async def test_a_privilege_is_blamed_only_if_it_is_missing(tmp_path, ref):
             assert "lack VM.Audit" in text
 
 
-async def test_what_is_not_there_costs_few_requests_and_asking_again_costs_none(tmp_path):
+async def test_what_is_not_there_costs_few_requests(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.facts("guest_get", guest=RUNNING)
         mark = len(quorate.sim.requests)
@@ -156,9 +175,14 @@ async def test_what_is_not_there_costs_few_requests_and_asking_again_costs_none(
         assert sorted(path for _, path in quorate.requests_since(mark)) == sorted(
             ["/cluster/resources", *(f"/nodes/{node}/{kind}" for node, kind in places)]
         )
+
+
+async def test_lookups_at_once_of_what_is_not_there_share_one_look_at_the_cluster(tmp_path):
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("guest_get", guest=RUNNING)
         mark = len(quorate.sim.requests)
-        await quorate.refusal("guest_get", guest="nor-this-one")
-        assert quorate.requests_since(mark) == []
+        await asyncio.gather(*(quorate.refusal("guest_get", guest=vmid) for vmid in range(900, 920)))
+        assert [path for _, path in quorate.requests_since(mark)].count("/cluster/resources") < 5
 
 
 async def test_a_lookup_through_another_servers_tool_reads_the_cluster_once(tmp_path):
@@ -193,8 +217,8 @@ async def test_a_name_that_changed_hands_means_who_has_it_now(tmp_path, operatio
         name = guests[STOPPED].name
         await rename(api, guests[STOPPED].node, STOPPED, "before")
         await rename(api, guests[OTHER].node, OTHER, name)
-        given = {"action": "start"} if operation == "guest_power" else {}
-        facts = await quorate.facts(operation, guest=name, **given)
+        arguments = {"action": "start"} if operation == "guest_power" else {}
+        facts = await quorate.facts(operation, guest=name, **arguments)
         assert facts["result"] == "done"
         assert not guests[STOPPED].running
         assert (OTHER not in guests) if operation == "guest_delete" else guests[OTHER].running
@@ -287,19 +311,19 @@ NAMELESS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", NAMELESS)
 async def test_a_guest_that_is_being_created_is_not_taken_for_one_with_a_similar_name(tmp_path, way):
-    tool, given = NAMELESS[way]
+    tool, arguments = NAMELESS[way]
     async with surface(tmp_path, way) as quorate, somebody_else(quorate) as api:
         await rename(api, NODE, STOPPED, f"{NAME}-2")
         await api.post(f"/nodes/{NODE}/qemu", vmid=NEW, name=NAME, memory=512, scsi0="local-lvm:1")
-        text = await quorate.refusal(tool, **given)
+        text = await quorate.refusal(tool, **arguments)
         assert f"{NEW} is being created" in text
         assert f"{NAME}-2" not in text
         await api.clock.advance(5)
-        assert not (await quorate.call(tool, **given)).is_error
+        assert not (await quorate.call(tool, **arguments)).is_error
 
 
 @pytest.mark.parametrize(("name", "meant"), [("dokcer01", "docker01"), ("zzzzzz", "proxmox-list-vms")])
-async def test_a_name_that_is_not_there_is_told_with_the_nearest_on_other_surfaces_too(tmp_path, name, meant):
+async def test_a_missing_name_is_refused_with_the_nearest_on_other_surfaces_too(tmp_path, name, meant):
     async with surface(tmp_path, "bsahane") as quorate:
         assert meant in await quorate.refusal("proxmox-vm-info", name=name)
 
@@ -341,7 +365,7 @@ MOVES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("looked_before", [True, False])
 @pytest.mark.parametrize("way", MOVES)
 async def test_a_disk_moves_to_a_storage_that_was_defined_a_moment_ago(tmp_path, way, looked_before):
-    tool, given = MOVES[way]
+    tool, arguments = MOVES[way]
     async with surface(tmp_path, way, opt_ins=("PROXMOX_ALLOW_ELEVATED",)) as quorate, somebody_else(quorate) as api:
         await make_vm(api, scsi0="local-lvm:1")
         await api.clock.advance(4)
@@ -349,8 +373,8 @@ async def test_a_disk_moves_to_a_storage_that_was_defined_a_moment_ago(tmp_path,
         if looked_before:  # else our view is fresh as well, and shows the storage without a size
             await look(quorate)
         await make_storage(api)
-        given = given | ({"node": guest.node} if way == "gilby125" else {})
-        answer = await quorate.call(tool, **given)
+        arguments = arguments | ({"node": guest.node} if way == "gilby125" else {})
+        answer = await quorate.call(tool, **arguments)
         assert not answer.is_error, text_of(answer)
         assert str(guest.config["scsi0"]).startswith("fresh:")
 
@@ -371,8 +395,10 @@ async def test_a_new_storage_is_good_for_everything(tmp_path):
 async def test_a_new_storage_is_shown_to_users_of_gilby125_as_its_nodes_see_it(tmp_path):
     async with surface(tmp_path, "gilby125") as quorate, somebody_else(quorate) as api:
         await make_storage(api)
-        for given in ({}, {"node": NODE}):
-            entry = text_of(await quorate.call("proxmox_get_storage", **given)).split("🟢 **fresh**")[1].split("**")[0]
+        for arguments in ({}, {"node": NODE}):
+            entry = (
+                text_of(await quorate.call("proxmox_get_storage", **arguments)).split("🟢 **fresh**")[1].split("**")[0]
+            )
             assert f"Node: {NODE}" in entry
             assert "Usage: " in entry
             assert "Status: Enabled" in entry
@@ -396,8 +422,8 @@ async def test_an_image_on_a_new_storage_is_found(tmp_path):
         iso = next(iter(v for v in quorate.sim.world.storages["local"].volumes(NODE) if v.content == "iso"))
         copied = type(iso)(**{**{f: getattr(iso, f) for f in iso.__slots__}, "volid": "fresh:iso/brand-new.iso"})
         store.add(NODE, copied)
-        for wanted in ("brand-new.iso", "fresh:iso/brand-new.iso"):
-            plan = await quorate.facts("vm_create", name="boots", node=NODE, iso=wanted, dry_run=True)
+        for image in ("brand-new.iso", "fresh:iso/brand-new.iso"):
+            plan = await quorate.facts("vm_create", name="boots", node=NODE, iso=image, dry_run=True)
             assert "fresh:iso/brand-new.iso" in str(plan)
 
 
@@ -407,10 +433,10 @@ async def test_room_that_was_made_a_moment_ago_is_used(tmp_path):
         space = quorate.sim.world.storages["tank"].space(guest.node)
         used, space.base_used = space.base_used, space.total - GIB
         await quorate.clock.advance(10)
-        given = {"action": "move", "guest": OTHER, "disk": "scsi0", "storage": "tank"}
-        assert "free, not" in await quorate.refusal("disk_change", **given)
+        move = {"action": "move", "guest": OTHER, "disk": "scsi0", "storage": "tank"}
+        assert "free, not" in await quorate.refusal("disk_change", **move)
         space.base_used = used
-        assert (await quorate.facts("disk_change", **given))["result"] == "done"
+        assert (await quorate.facts("disk_change", **move))["result"] == "done"
 
 
 # -- pools, nodes ------------------------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ async def canary(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
         dropped, *_ = await free.rows("backup_list", guest=VMID)
         await free.facts("volume_delete", volume=dropped["backup"])  # a task about 7771@nas
         await populate(free)
-        async with second_server(free, tmp_path / "b.jsonl", in_memory=True, policy=policy(RULE)) as veiled:
-            yield free, veiled
+        async with second_server(free, tmp_path / "b.jsonl", in_memory=True, policy=policy(RULE)) as restricted:
+            yield free, restricted
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +74,17 @@ def free(shared: tuple[Rig, Rig]) -> Rig:
 
 
 @pytest.fixture
-def veiled(shared: tuple[Rig, Rig]) -> Rig:
+def restricted(shared: tuple[Rig, Rig]) -> Rig:
     """The server from which the guest is hidden."""
     shared[1].progress.clear()
     return shared[1]
 
 
-def told(text: str, *, asked: str = "") -> list[str]:
+def leaked_marks(text: str, *, asked: str = "") -> list[str]:
     """What of the canary a text contains, except for what the caller asked for."""
-    found = [mark for mark in MARKS if mark in text]
-    found += [f"{VMID}"] if re.search(rf"(?<![\d.]){VMID}(?![\d.])", text) else []
-    return [one for one in found if one != asked]
+    marks = [mark for mark in MARKS if mark in text]
+    marks += [f"{VMID}"] if re.search(rf"(?<![\d.]){VMID}(?![\d.])", text) else []
+    return [mark for mark in marks if mark != asked]
 
 
 def everything(quorate: Rig, answer: Any) -> str:
@@ -93,20 +93,24 @@ def everything(quorate: Rig, answer: Any) -> str:
 
 
 @pytest.mark.parametrize("part", range(3))
-async def test_no_tool_that_reads_tells_of_it(free: Rig, veiled: Rig, part: int) -> None:
-    reads = [one for one in operations(TOOLSETS).values() if one.risk in (Risk.READ, Risk.LOOK_INSIDE)]
-    calls = [(one.name, arguments) for one in reads for arguments in read_arguments(one, free.sim.world)]
+async def test_no_tool_that_reads_mentions_it(free: Rig, restricted: Rig, part: int) -> None:
+    reads = [
+        operation for operation in operations(TOOLSETS).values() if operation.risk in (Risk.READ, Risk.LOOK_INSIDE)
+    ]
+    calls = [
+        (operation.name, arguments) for operation in reads for arguments in read_arguments(operation, free.sim.world)
+    ]
     seen, leaks = 0, []
     for tool, arguments in calls[part::3]:
-        seen += bool(told(everything(free, await free.call(tool, **arguments))))
-        if found := told(everything(veiled, await veiled.call(tool, **arguments))):
-            leaks.append((tool, arguments, found))
+        seen += bool(leaked_marks(everything(free, await free.call(tool, **arguments))))
+        if marks := leaked_marks(everything(restricted, await restricted.call(tool, **arguments))):
+            leaks.append((tool, arguments, marks))
     assert not leaks, "\n".join(map(str, leaks))
     assert seen > 5  # without the rule it is shown
 
 
 @pytest.mark.thorough
-async def test_no_path_of_the_api_tells_of_it(free: Rig, veiled: Rig) -> None:
+async def test_no_path_of_the_api_mentions_it(free: Rig, restricted: Rig) -> None:
     facts: Facts = await next(iter(free.app.pipeline.sites)).cluster.facts()
     values = {"node": NODE, "vmid": "100", "storage": "nas", "poolid": "canaries", "id": "canary"}
     values |= {"sid": "vm:100", "type": "qemu", "rule": "apart", "group": "all"}
@@ -117,30 +121,30 @@ async def test_no_path_of_the_api_tells_of_it(free: Rig, veiled: Rig) -> None:
             continue
         for node in ("pve1", "pve2", "localhost") if "node" in names else ("",):
             path = endpoint.template.format(**{**values, "node": node})
-            given = {"method": "GET", "path": path, "limit": 200}
-            plain = await free.call("api_call", **given)
-            seen += bool(told(text_of(plain)))
-            answer = await veiled.call("api_call", **given)
-            if found := told(text_of(answer)):
-                where = re.search("|".join(found), text_of(answer))
+            request = {"method": "GET", "path": path, "limit": 200}
+            plain = await free.call("api_call", **request)
+            seen += bool(leaked_marks(text_of(plain)))
+            answer = await restricted.call("api_call", **request)
+            if marks := leaked_marks(text_of(answer)):
+                where = re.search("|".join(marks), text_of(answer))
                 assert where is not None
-                leaks.append((path, found, text_of(answer)[max(0, where.start() - 150) : where.end() + 50]))
+                leaks.append((path, marks, text_of(answer)[max(0, where.start() - 150) : where.end() + 50]))
     assert not leaks, "\n".join(map(str, leaks))
     assert seen > 10
 
 
-async def test_notes_about_the_cluster_and_its_nodes_tell_nothing_of_it(free: Rig, veiled: Rig) -> None:
+async def test_notes_about_the_cluster_and_its_nodes_do_not_mention_it(free: Rig, restricted: Rig) -> None:
     """Only the configuration of a visible guest is shown as it is: changes send parts of it back."""
     notes = {"description": f"{NAME} is vm {VMID}"}
     for path in (f"/nodes/{NODE}/config", "/cluster/options"):
         await free.facts("api_call", method="PUT", path=path, params=notes)
-        assert told(text_of(await free.call("api_call", method="GET", path=path)))
-        assert not told(text_of(await veiled.call("api_call", method="GET", path=path))), path
+        assert leaked_marks(text_of(await free.call("api_call", method="GET", path=path)))
+        assert not leaked_marks(text_of(await restricted.call("api_call", method="GET", path=path))), path
 
 
-async def test_no_log_of_a_task_tells_of_it(free: Rig, veiled: Rig) -> None:
+async def test_no_log_of_a_task_mentions_it(free: Rig, restricted: Rig) -> None:
     world = free.sim.world
-    tasks = [str(one.upid) for node in world.nodes for one in world.tasks.newest_first(node)]
+    tasks = [str(task.upid) for node in world.nodes for task in world.tasks.newest_first(node)]
     seen = 0
     for task in tasks:
         for tool, arguments in (
@@ -149,37 +153,39 @@ async def test_no_log_of_a_task_tells_of_it(free: Rig, veiled: Rig) -> None:
         ):
             if str(VMID) in task:
                 continue
-            seen += bool(told(text_of(await free.call(tool, **arguments))))
-            said = everything(veiled, await veiled.call(tool, **arguments))
-            assert not told(said), said
+            seen += bool(leaked_marks(text_of(await free.call(tool, **arguments))))
+            text = everything(restricted, await restricted.call(tool, **arguments))
+            assert not leaked_marks(text), text
     assert seen
 
 
 @pytest.mark.thorough
-async def test_refusals_tell_nothing_that_was_not_asked_for(veiled: Rig) -> None:
-    mark, leaks = len(veiled.sim.requests), []
+async def test_refusals_reveal_nothing_that_was_not_asked_for(restricted: Rig) -> None:
+    mark, leaks = len(restricted.sim.requests), []
     for operation in operations(TOOLSETS).values():
         properties = operation.schema()["properties"]
-        name = next((one for one in ("guest", "guests", "of") if one in properties), None)
+        name = next((word for word in ("guest", "guests", "of") if word in properties), None)
         if name is None:
             continue
         for ref in (VMID, NAME, f"{NODE}/{NAME}", f"{NODE}/{VMID}", NAME[:-1], NAME.upper(), str(VMID)[:-1] + "0"):
             several = properties[name].get("type") == "array"
-            required = {one: _something(properties[one]) for one in operation.schema().get("required", ())}
+            required = {
+                argument: _something(properties[argument]) for argument in operation.schema().get("required", ())
+            }
             more = {"scope": "guest"} if name == "of" else {}
-            answer = await veiled.call(operation.name, **{**required, **more, name: [ref] if several else ref})
+            answer = await restricted.call(operation.name, **{**required, **more, name: [ref] if several else ref})
             asked = NAME if NAME in str(ref) else str(VMID) if str(VMID) in str(ref) else ""
-            if found := told(everything(veiled, answer), asked=asked):
-                leaks.append((operation.name, ref, found, text_of(answer)[:300]))
+            if marks := leaked_marks(everything(restricted, answer), asked=asked):
+                leaks.append((operation.name, ref, marks, text_of(answer)[:300]))
     assert not leaks, "\n".join(map(str, leaks))
-    assert all(method == "GET" for method, _ in veiled.requests_since(mark))
+    assert all(method == "GET" for method, _ in restricted.requests_since(mark))
 
 
 def _something(part: dict[str, Any]) -> Any:
-    choices = part.get("enum") or [one["const"] for one in part.get("anyOf", ()) if "const" in one]
+    choices = part.get("enum") or [choice["const"] for choice in part.get("anyOf", ()) if "const" in choice]
     if choices:
         return choices[0]
-    kinds = {part.get("type"), *(one.get("type") for one in part.get("anyOf", ()))}
+    kinds = {part.get("type"), *(choice.get("type") for choice in part.get("anyOf", ()))}
     return 1 if "integer" in kinds else ["x"] if "array" in kinds else {} if kinds == {"object"} else "x"
 
 
@@ -199,17 +205,17 @@ def _something(part: dict[str, Any]) -> Any:
     ],
 )
 async def test_refused_changes_tell_nothing_that_was_not_asked_for(
-    veiled: Rig, method: str, path: str, params: dict[str, Any]
+    restricted: Rig, method: str, path: str, params: dict[str, Any]
 ) -> None:
     for dry_run in (True, False):
-        answer = await veiled.call("api_call", method=method, path=path, params=params, dry_run=dry_run)
+        answer = await restricted.call("api_call", method=method, path=path, params=params, dry_run=dry_run)
         asked = str(VMID) if str(VMID) in f"{path}{params}" else ""
         assert answer.is_error or dry_run, text_of(answer)
-        assert not told(everything(veiled, answer), asked=asked)
+        assert not leaked_marks(everything(restricted, answer), asked=asked)
 
 
-async def test_completions_resources_and_prompts_do_not_know_it(veiled: Rig) -> None:
-    client, texts = veiled.client, []
+async def test_completions_resources_and_prompts_do_not_know_it(restricted: Rig) -> None:
+    client, texts = restricted.client, []
     prompt = PromptReference(type="ref/prompt", name="diagnose_guest")
     template = ResourceTemplateReference(type="ref/resource", uri="pve://guests/{guest}")
     for reference in (prompt, template):
@@ -228,7 +234,7 @@ async def test_completions_resources_and_prompts_do_not_know_it(veiled: Rig) -> 
             texts.append(str(await client.get_prompt(name, arguments)))
         except MCPError as error:
             texts.append(str(error))
-    assert not [(found, text[:500]) for text in texts if (found := told(text))]
+    assert not [(marks, text[:500]) for text in texts if (marks := leaked_marks(text))]
     for uri, asked in (
         (f"pve://guests/{VMID}", str(VMID)),
         (f"pve://guests/{NAME}", NAME),
@@ -236,14 +242,14 @@ async def test_completions_resources_and_prompts_do_not_know_it(veiled: Rig) -> 
     ):
         with pytest.raises(MCPError) as refused:
             await client.read_resource(uri)
-        assert not told(str(refused.value), asked=asked)
+        assert not leaked_marks(str(refused.value), asked=asked)
 
 
 @pytest.mark.parametrize("surface", SYSTEMS)
 async def test_tools_of_other_servers_do_not_tell_of_it(tmp_path: Path, free: Rig, surface: str) -> None:
-    async with second_server(free, tmp_path / "c.jsonl", policy=policy(RULE), surfaces=(surface,)) as veiled:
+    async with second_server(free, tmp_path / "c.jsonl", policy=policy(RULE), surfaces=(surface,)) as restricted:
         leaks, answered = [], 0
-        for tool in (await veiled.client.list_tools()).tools:
+        for tool in (await restricted.client.list_tools()).tools:
             if not tool.annotations or not tool.annotations.read_only_hint:
                 continue
             usual = {
@@ -256,11 +262,11 @@ async def test_tools_of_other_servers_do_not_tell_of_it(tmp_path: Path, free: Ri
             }
             required = tool.input_schema.get("required", ())
             properties = tool.input_schema["properties"]
-            arguments = {one: usual.get(one, _something(properties[one])) for one in required}
-            answer = await veiled.call(tool.name, **arguments)
+            arguments = {argument: usual.get(argument, _something(properties[argument])) for argument in required}
+            answer = await restricted.call(tool.name, **arguments)
             answered += not answer.is_error
-            if found := told(everything(veiled, answer)):
-                leaks.append((tool.name, arguments, found, text_of(answer)[:300]))
+            if marks := leaked_marks(everything(restricted, answer)):
+                leaks.append((tool.name, arguments, marks, text_of(answer)[:300]))
         assert not leaks, "\n".join(map(str, leaks))
         assert answered
 
@@ -272,10 +278,10 @@ async def test_tools_of_other_servers_do_not_tell_of_it(tmp_path: Path, free: Ri
         f"task-fails:qmstart:VM {VMID} {NAME} holds the device",
     ],
 )
-async def test_errors_of_a_change_do_not_tell_of_it(free: Rig, veiled: Rig, fault: str) -> None:
+async def test_errors_of_a_change_do_not_mention_it(free: Rig, restricted: Rig, fault: str) -> None:
     free.sim.faults.add(fault)
-    answer = await veiled.call("guest_power", guest=107, action="start")
+    answer = await restricted.call("guest_power", guest=107, action="start")
     free.sim.faults.clear()
     assert answer.is_error
-    assert not told(everything(veiled, answer))
-    assert NAME in str(veiled.audit()[-1]["error"])  # the operator reads PVE's own words
+    assert not leaked_marks(everything(restricted, answer))
+    assert NAME in str(restricted.audit()[-1]["error"])  # the operator reads PVE's own words

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from tests.coverage.rows import ask_all
 from tests.rigs.mcp_session import rig
+from tests.rigs.simulator import ask_all
 
 pytestmark = pytest.mark.anyio
 
@@ -151,7 +151,7 @@ async def test_a_lost_answer_changes_nothing_but_the_words(tmp_path, before, too
 
 
 @pytest.mark.parametrize(("before", "tool", "arguments"), NEVER_ARRIVED)
-async def test_a_write_that_never_arrived_is_told_as_unknown_and_not_sent_again(tmp_path, before, tool, arguments):
+async def test_a_write_that_never_arrived_is_reported_as_unknown_and_not_sent_again(tmp_path, before, tool, arguments):
     async with rig(tmp_path) as quorate:
         untouched = contents(quorate.sim.world)
         for method in ("POST", "PUT", "DELETE"):
@@ -166,15 +166,15 @@ async def test_a_write_that_never_arrived_is_told_as_unknown_and_not_sent_again(
 async def outcome(tmp_path, before, tool, arguments, loss=None):
     """The writes that were sent, the tasks that were started and the world that came of it."""
     async with rig(tmp_path) as quorate:
-        for name, given in before:
-            await quorate.facts(name, **given)
+        for name, options in before:
+            await quorate.facts(name, **options)
         if loss is not None:
             for method in ("POST", "PUT", "DELETE"):
                 quorate.sim.faults.add(f"{loss}:{method}:/*")
         mark, tasks = len(quorate.sim.requests), all_tasks(quorate.sim.world)
         facts = await quorate.facts(tool, **arguments)
         assert facts["result"] in ("done", "done with warnings"), facts
-        writes = Counter(one for one in quorate.requests_since(mark) if one[0] != "GET")
+        writes = Counter(request for request in quorate.requests_since(mark) if request[0] != "GET")
         return {
             "told": str(facts),
             "writes": writes,
@@ -213,5 +213,5 @@ def contents(world):
         ),
         "pools": {pool.id: (pool.comment, pool.vms, pool.storages) for pool in world.access.pools.values()},
         "users": {user.userid: (user.comment, user.groups, set(user.tokens)) for user in world.access.users.values()},
-        "ha": {sid: (one.state, one.comment) for sid, one in world.ha.items()},
+        "ha": {sid: (resource.state, resource.comment) for sid, resource in world.ha.items()},
     }

@@ -12,8 +12,8 @@ from pve_simulator.clock import RealClock
 from pve_simulator.simulator import SimulatedCluster
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
-from tests.coverage.rows import volumes
 from tests.rigs.mcp_session import Rig
+from tests.rigs.simulator import volumes
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +86,7 @@ async def listed(quorate):
     return rows
 
 
-def wanted(number):
+def creation(number):
     if number % 2:
         return "container_create", {"template": "debian-13-standard", "hostname": f"many-{number}", "rootfs": "1G"}
     return "vm_create", {"name": f"many-{number}", "disks": ["1G"]}
@@ -103,9 +103,11 @@ async def test_many_guests_are_created_listed_cloned_and_deleted_without_loss(tm
         world = quorate.sim.world
         first = set(world.guests)
 
-        made = await asyncio.gather(*(finished(quorate, tool, **given) for tool, given in map(wanted, range(many))))
+        guests = await asyncio.gather(
+            *(finished(quorate, tool, **arguments) for tool, arguments in map(creation, range(many)))
+        )
         assert writes(quorate, 0) == {"POST": many}
-        names = {facts["vmid"]: f"many-{number}" for number, facts in enumerate(made)}
+        names = {facts["vmid"]: f"many-{number}" for number, facts in enumerate(guests)}
         assert len(names) == many
         assert {vmid: guest.name for vmid, guest in world.guests.items() if vmid not in first} == names
         before_cloning = volumes(world)

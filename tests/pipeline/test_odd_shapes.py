@@ -80,7 +80,7 @@ FEW = 1
 
 @cache
 def drawn() -> list[Any]:
-    found: list[Any] = [[], {}, [[]], [{}], {"a": []}, [None], True, *NUMBERS, *TEXTS]
+    shapes: list[Any] = [[], {}, [[]], [{}], {"a": []}, [None], True, *NUMBERS, *TEXTS]
 
     @settings(
         max_examples=400,
@@ -91,11 +91,11 @@ def drawn() -> list[Any]:
         suppress_health_check=list(HealthCheck),
     )
     @given(SHAPES)
-    def collect(one: Any) -> None:
-        found.append(one)
+    def collect(shape: Any) -> None:
+        shapes.append(shape)
 
     collect()
-    return found
+    return shapes
 
 
 def shapes(count: int, seed: int) -> list[Any]:
@@ -105,8 +105,8 @@ def shapes(count: int, seed: int) -> list[Any]:
 
 def wrong_kind(schema: Mapping[str, Any], value: Any) -> bool:
     """Whether this is a list or an object where neither is wanted."""
-    kinds = {schema.get("type"), *(one.get("type") for one in schema.get("anyOf", ()))}
-    refs = "$ref" in schema or any("$ref" in one for one in schema.get("anyOf", ()))
+    kinds = {schema.get("type"), *(choice.get("type") for choice in schema.get("anyOf", ()))}
+    refs = "$ref" in schema or any("$ref" in choice for choice in schema.get("anyOf", ()))
     return (isinstance(value, list) and "array" not in kinds) or (
         isinstance(value, dict) and "object" not in kinds and not refs and kinds != {None}
     )
@@ -116,7 +116,7 @@ async def tried(quorate: Rig, tool: str, arguments: Mapping[str, Any], *, hopele
     """What is wrong with the answer to such a call."""
     mark = len(quorate.sim.requests)
     answer = await quorate.submit(tool, dict(arguments))
-    sent = [one for one in quorate.requests_since(mark) if one[0] != "GET"]
+    sent = [request for request in quorate.requests_since(mark) if request[0] != "GET"]
     faults = [word for word in OUR_DEFECT if word in text_of(answer)]
     faults += ["accepted"] if hopeless and not answer.is_error else []
     faults += [f"sent {sent}"] if hopeless and sent else []
@@ -135,8 +135,16 @@ async def every_operation(tmp_path: Path, width: int, *, part: slice = slice(Non
         await populate(quorate)
         image = tmp_path / "tiny.iso"
         image.write_bytes(CONTENT)
-        named = [one for one in operations(TOOLSETS).values() if one.toolset != "inside" and one.name != "api_call"]
-        await all_shapes(quorate, {one.name: (one, base_of(one, quorate, image)) for one in named[part]}, width)
+        named = [
+            operation
+            for operation in operations(TOOLSETS).values()
+            if operation.toolset != "inside" and operation.name != "api_call"
+        ]
+        await all_shapes(
+            quorate,
+            {operation.name: (operation, base_of(operation, quorate, image)) for operation in named[part]},
+            width,
+        )
 
 
 async def every_operation_around(tmp_path: Path, width: int) -> None:
@@ -144,11 +152,11 @@ async def every_operation_around(tmp_path: Path, width: int) -> None:
     async with house(tmp_path) as home:
         usual = {"host": "nas", "hosts": ["nas"], "command": ["true"], "document": {"name": "x"}, "action": "start"}
         bases = {}
-        for one in operations(HOMELAB).values():
-            needed = one.schema().get("required", ())
+        for operation in operations(HOMELAB).values():
+            needed = operation.schema().get("required", ())
             # Only planned: the host is this machine, and nothing may happen to it.
-            planned = {"dry_run": True} if one.changes else {}
-            bases[one.name] = one, {**planned, **{name: usual.get(name, "x") for name in needed}}
+            planned = {"dry_run": True} if operation.changes else {}
+            bases[operation.name] = operation, {**planned, **{name: usual.get(name, "x") for name in needed}}
         await all_shapes(home.quorate, bases, width)
 
 
@@ -158,8 +166,8 @@ async def all_shapes(quorate: Rig, bases: Mapping[str, tuple[Operation, dict[str
         schema = operation.schema()["properties"]
         for place, name in enumerate(schema):
             for value in shapes(width, number * 1000 + place):
-                given = {"wait": 0, **base, name: value} if operation.changes else {**base, name: value}
-                faults += await tried(quorate, tool, given, hopeless=wrong_kind(schema[name], value))
+                arguments = {"wait": 0, **base, name: value} if operation.changes else {**base, name: value}
+                faults += await tried(quorate, tool, arguments, hopeless=wrong_kind(schema[name], value))
     assert not faults, "\n".join(faults)
 
 
@@ -174,7 +182,7 @@ async def test_no_operation_about_hosts_stumbles_over_an_argument_of_another_sha
 
 
 @pytest.mark.parametrize("user", ["\n", "a\tb", "\u0627a", "x" * 2000])
-async def test_a_user_who_cannot_log_in_anywhere_is_told(tmp_path: Path, user: str) -> None:
+async def test_a_user_name_of_any_shape_gets_a_plain_refusal(tmp_path: Path, user: str) -> None:
     async with house(tmp_path) as home:
         assert await tried(home.quorate, "host_discover", {"host": "nas", "user": user}, hopeless=True) == []
 
@@ -211,16 +219,16 @@ def paths_of(endpoint: Endpoint) -> str:
 async def every_endpoint(tmp_path: Path, width: int, *, step: int = 1) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
         facts = await next(iter(quorate.app.pipeline.sites)).cluster.facts()
-        usable = [one for one in facts.endpoints() if "{" not in paths_of(one)]
+        usable = [endpoint for endpoint in facts.endpoints() if "{" not in paths_of(endpoint)]
         faults: list[str] = []
         for number, endpoint in list(enumerate(usable))[::step]:
             names = [name for name in endpoint.parameters if "{" + name + "}" not in endpoint.template]
             for name in random.Random(number).sample(names, min(len(names), width)):
                 for value in shapes(width, number):
                     params = {name: value}
-                    given = {"method": endpoint.method, "path": paths_of(endpoint), "params": params}
+                    request = {"method": endpoint.method, "path": paths_of(endpoint), "params": params}
                     waits = {} if endpoint.method == "GET" else {"wait": 0}
-                    faults += await tried(quorate, "api_call", {**given, **waits})
+                    faults += await tried(quorate, "api_call", {**request, **waits})
         assert not faults, "\n".join(faults)
 
 
@@ -237,7 +245,7 @@ async def test_no_call_of_the_raw_api_stumbles_over_any_shape(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "path", ["/nodes/pve1/qemu", "/nodes/pve1/lxc", "/nodes/pve1/vzdump", "/nodes/pve1/qemu/108/clone"]
 )
-async def test_an_id_of_any_shape_is_judged_before_and_told_after(tmp_path: Path, path: str, vmid: Any) -> None:
+async def test_an_id_of_any_shape_is_judged_before_and_reported_after(tmp_path: Path, path: str, vmid: Any) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
         name = "newid" if path.endswith("clone") else "vmid"
         call = {"method": "POST", "path": path, "params": {name: vmid}, "wait": 0}
@@ -253,9 +261,9 @@ async def every_tool_of(tmp_path: Path, surface: str, width: int) -> None:
             required = tool.input_schema.get("required", ())
             for place, name in enumerate(properties):
                 for value in shapes(width, number * 100 + place):
-                    given = {one: usual.get(one, "x") for one in required}
+                    arguments = {argument: usual.get(argument, "x") for argument in required}
                     hopeless = wrong_kind(properties[name], value) and surface != "lean"
-                    faults += await tried(quorate, tool.name, {**given, name: value}, hopeless=hopeless)
+                    faults += await tried(quorate, tool.name, {**arguments, name: value}, hopeless=hopeless)
         assert not faults, "\n".join(faults)
 
 

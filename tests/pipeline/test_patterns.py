@@ -41,7 +41,7 @@ Patterns = dict[tuple[str, int], str]
 
 def own_patterns() -> Patterns:
     """Those that modules keep, and those that are written where they are used, each with its place."""
-    found: Patterns = {}
+    patterns: Patterns = {}
     for file in (file for package in PACKAGES for file in package.rglob("*.py")):
         package = next(package for package in PACKAGES if file.is_relative_to(package))
         parts = file.relative_to(package.parent).with_suffix("").parts
@@ -49,12 +49,12 @@ def own_patterns() -> Patterns:
             continue
         module = ".".join(part for part in parts if part != "__init__")
         for pattern in within(vars(importlib.import_module(module))):
-            found.setdefault((pattern.pattern, pattern.flags & ~re.UNICODE), module)
+            patterns.setdefault((pattern.pattern, pattern.flags & ~re.UNICODE), module)
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Call(ast.Attribute(ast.Name("re")), [ast.Constant(str(text)), *_]):
-                    found.setdefault((text, 0), module)
-    return found
+                    patterns.setdefault((text, 0), module)
+    return patterns
 
 
 def within(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
@@ -62,34 +62,37 @@ def within(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
         if isinstance(value.pattern, str):
             yield value
     elif depth < 4 and isinstance(value, Mapping):
-        for one in list(value.values()):
-            yield from within(one, depth + 1)
+        for inner in list(value.values()):
+            yield from within(inner, depth + 1)
     elif depth < 4 and isinstance(value, (list, tuple, set, frozenset)):
-        for one in value:
-            yield from within(one, depth + 1)
+        for inner in value:
+            yield from within(inner, depth + 1)
 
 
 def patterns_of_pve() -> Patterns:
-    found: Patterns = {}
+    patterns: Patterns = {}
 
     def note(schema: Any, where: str) -> None:
         if isinstance(schema, Mapping):
             for key in ("pattern", "re"):
                 if isinstance(schema.get(key), str) and (compiled := formats.perl_regex(schema[key])):
-                    found.setdefault((compiled.pattern, compiled.flags & ~re.UNICODE), where)
-            for one in schema.values():
-                note(one, where)
+                    patterns.setdefault((compiled.pattern, compiled.flags & ~re.UNICODE), where)
+            for inner in schema.values():
+                note(inner, where)
 
     for version in (NEWEST, OLDEST):
         for endpoint in facts(version).endpoints():
             note(endpoint.parameters, f"{endpoint.method} {endpoint.template}")
         note(facts(version).formats._table, "a format")
-    return found
+    return patterns
 
 
 def try_all(patterns: Patterns, current: Any) -> None:
     texts = [
-        before + one * TIMES + after for one in REPEATED for before in ("", "a", "/", "x=") for after in ("", "\0!")
+        before + repeated * TIMES + after
+        for repeated in REPEATED
+        for before in ("", "a", "/", "x=")
+        for after in ("", "\0!")
     ]
     for number, (pattern, flags) in enumerate(patterns):
         current.value = number

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.datacenter import Datacenter
 from pve_simulator.cluster.ha_manager import HaManager
-from pve_simulator.cluster.option_routes import Datacenter
 from pve_simulator.world import HaResource
 from quorate.config import Access
 from tests.pipeline.test_policy import policy
@@ -40,7 +40,7 @@ def prepare(quorate: Rig) -> None:
     world.guests[108].snapshots.clear()  # so that it can be moved
     world.guests[108].config.pop("parent", None)
     world.ha["vm:108"].state = "stopped"
-    world.ha["ct:201"] = HaResource("ct:201", failback=False, given={"failback": 0})
+    world.ha["ct:201"] = HaResource("ct:201", failback=False, options={"failback": 0})
     rules = world.part(HaManager).rules.rules.sections
     rules["home"] = {"type": "node-affinity", "resources": "vm:101", "nodes": "pve1", "strict": 1}
     rules["later"] = {"type": "node-affinity", "resources": "ct:201", "nodes": "pve2:2,pve1:1"}
@@ -55,7 +55,10 @@ def state(quorate: Rig) -> Any:
         [
             manager.rules.rules.sections,
             manager.rules.groups.sections,
-            {sid: (one.state, one.failback, one.group, one.given) for sid, one in world.ha.items()},
+            {
+                sid: (resource.state, resource.failback, resource.group, resource.options)
+                for sid, resource in world.ha.items()
+            },
             {vmid: (guest.node, guest.running) for vmid, guest in world.guests.items()},
             world.part(Datacenter).options,
         ]
@@ -146,7 +149,7 @@ async def test_while_the_scheduler_moves_guests_a_rule_that_names_another_node_l
 async def test_no_group_of_pve_8_lets_guests_leave(tmp_path, tool, arguments):
     async with ruled(tmp_path, access=Access.ADMIN, version="8.4.14") as quorate:
         world = quorate.sim.world
-        world.ha["vm:101"] = HaResource("vm:101", group="near", given={"group": "near"})
+        world.ha["vm:101"] = HaResource("vm:101", group="near", options={"group": "near"})
         groups = world.part(HaManager).rules.groups.sections
         groups["near"] = {"type": "group", "nodes": "pve1", "restricted": 1}
         groups["away"] = {"type": "group", "nodes": "pve2", "restricted": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from quorate.config import Access
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from tests.rigs.mcp_session import rig, second_server, text_of
 from tests.rigs.several_clusters import several_clusters
 
@@ -234,13 +234,13 @@ async def test_a_task_for_many_guests_is_not_stopped_under_one_that_must_not_cha
         running = []
         for guests in ([100, 102], [103, 104], 108):
             answer = await free.facts("backup_create", guest=guests, storage="nas", wait=0)
-            running += [one for one in (answer.get("task"), *answer.get("tasks", ())) if one]
-        many = [one for one in running if ":vzdump::" in one]
-        assert {one.split(":")[1] for one in many} >= {"pve1", "pve2"}, running
-        for task in (one for one in many if ":pve1:" in one):
+            running += [upid for upid in (answer.get("task"), *answer.get("tasks", ())) if upid]
+        many = [upid for upid in running if ":vzdump::" in upid]
+        assert {upid.split(":")[1] for upid in many} >= {"pve1", "pve2"}, running
+        for task in (upid for upid in many if ":pve1:" in upid):
             assert "'hands off'" in await quorate.refusal("task_stop", task=task)
             assert "'hands off'" in await raw(quorate, "DELETE", f"/nodes/pve1/tasks/{task}")
-        (harmless,) = [one for one in many if ":pve2:" in one]  # no such guest is there
+        (harmless,) = [upid for upid in many if ":pve2:" in upid]  # no such guest is there
         await quorate.facts("task_stop", task=harmless)
 
 
@@ -501,7 +501,7 @@ async def test_a_permission_with_hours_is_a_maintenance_window(tmp_path):
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-async def test_so_many_destroys_an_hour_and_no_more(tmp_path):
+async def test_destroys_per_hour_are_limited(tmp_path):
     async with ruled(tmp_path, "[policy]\ndestroys_per_hour = 2\n") as quorate:
         await quorate.facts("guest_stop", guest=102)
         text = await quorate.refusal("guest_stop", guest=[103, 104])
@@ -515,7 +515,7 @@ async def test_so_many_destroys_an_hour_and_no_more(tmp_path):
         await quorate.facts("guest_stop", guest=108)
 
 
-async def test_so_many_guests_in_one_call_however_they_are_chosen(tmp_path):
+async def test_the_number_of_guests_in_one_call_is_limited_however_they_are_chosen(tmp_path):
     async with ruled(tmp_path, "[policy]\nguests_per_call = 2\n") as quorate:
         for attempt in (
             quorate.refusal("guest_bulk", action="tag", type="ct", tags=["x"]),
@@ -528,19 +528,19 @@ async def test_so_many_guests_in_one_call_however_they_are_chosen(tmp_path):
         await quorate.facts("guest_bulk", action="tag", guests=[200, 201], tags=["x"])
 
 
-async def test_so_many_changes_at_the_same_time(tmp_path):
+async def test_concurrent_changes_are_limited(tmp_path):
     async with ruled(tmp_path, "[policy]\nconcurrent_changes = 2\n") as quorate:
         slow = quorate.sim.faults.add("latency:5:POST:*")
         under_way = [asyncio.ensure_future(quorate.call("guest_stop", guest=vmid, wait=50)) for vmid in (102, 103, 104)]
         while sum(method == "POST" for method, _ in quorate.sim.requests) < 2 or not any(
-            one.done() for one in under_way
+            call.done() for call in under_way
         ):
             await asyncio.sleep(0)
-        refused = [one.result() for one in under_way if one.done()]
-        assert ["limit concurrent_changes" in text_of(one) for one in refused] == [True]
+        refused = [call.result() for call in under_way if call.done()]
+        assert ["limit concurrent_changes" in text_of(answer) for answer in refused] == [True]
         await quorate.clock.advance(10)
         answers = await asyncio.gather(*under_way)
-        assert sum(one.is_error for one in answers) == 1
+        assert sum(answer.is_error for answer in answers) == 1
         quorate.sim.faults.remove(slow)
         await quorate.facts("guest_stop", guest=next(v for v in (102, 103, 104) if quorate.sim.world.guests[v].running))
 
@@ -569,7 +569,7 @@ TELLS = [
 
 
 @pytest.mark.parametrize(("path", "params"), TELLS)
-async def test_nobody_outside_is_told_of_hidden_guests(tmp_path, path, params):
+async def test_nobody_outside_learns_about_hidden_guests(tmp_path, path, params):
     async with ruled(tmp_path, HIDDEN) as quorate:
         text = await quorate.refusal("api_call", method="POST", path=path, params=params)
         assert "hidden from you" in text

@@ -8,9 +8,9 @@ import pytest
 from pve_schema.schema import NEWEST, OLDEST, facts
 from quorate.config import Access, Approval
 from quorate.operations import registry
-from quorate.operations.api.risk import Reason, effects, effects_of
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.registry import GuestRef, Risk, operations
+from quorate.operations.risk import Reason, effects, effects_of
 from quorate.pipeline.authorization import effect
 from quorate.pve.cluster import Cluster
 from quorate.pve.wire import read
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.anyio
 
 async def guest_tidy(pve: Cluster, guest: GuestRef) -> Plan:
     """Tidy a guest up: a tool whose author thought little of what it deletes."""
-    found = await pve.guest(guest)
-    return Plan(f"Tidy {found}", (guest_call(found, "DELETE", "", f"Delete {found}"),))
+    victim = await pve.guest(guest)
+    return Plan(f"Tidy {victim}", (guest_call(victim, "DELETE", "", f"Delete {victim}"),))
 
 
 @pytest.fixture
 def careless():
     """The tool among the others, declared as a mere change."""
-    guest_tidy.__module__ = "quorate.operations.guests.tidying"
-    registry.operation(risk=Risk.CHANGE)(guest_tidy)
+    guest_tidy.__module__ = "quorate.tools.guests"
+    registry.operation(toolset="guests", risk=Risk.CHANGE)(guest_tidy)
     yield
     del registry._operations["guest_tidy"]
 
@@ -83,9 +83,9 @@ async def test_an_exemption_holds_for_its_call_only(tmp_path):
 
 
 def test_the_list_of_exemptions_is_small_and_about_tools_that_need_one():
-    exempt = [one for one in operations().values() if one.exemptions]
-    assert sum(len(one.exemptions) for one in exempt) <= 15
-    assert {one.least_risk for one in exempt} == {Risk.CHANGE}
+    exempt = [operation for operation in operations().values() if operation.exemptions]
+    assert sum(len(operation.exemptions) for operation in exempt) <= 15
+    assert {operation.least_risk for operation in exempt} == {Risk.CHANGE}
 
 
 GRAVE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
@@ -156,7 +156,8 @@ GRAVE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 @pytest.mark.parametrize("kind", GRAVE)
 def test_what_grants_stops_opens_rewrites_deletes_or_cannot_be_undone_is_destroy(kind):
     known = {
-        version: {(one.method, one.template) for one in facts(version).endpoints()} for version in (NEWEST, OLDEST)
+        version: {(endpoint.method, endpoint.template) for endpoint in facts(version).endpoints()}
+        for version in (NEWEST, OLDEST)
     }
     for method, template, params in GRAVE[kind]:
         assert (method, template) in known[NEWEST] | known[OLDEST], template
@@ -166,12 +167,14 @@ def test_what_grants_stops_opens_rewrites_deletes_or_cannot_be_undone_is_destroy
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_whole_families_of_endpoints_have_no_gap(version):
-    for one in facts(version).endpoints():
-        risk = effects_of(one)[0].risk
-        if one.method == "GET":
+    for endpoint in facts(version).endpoints():
+        risk = effects_of(endpoint)[0].risk
+        if endpoint.method == "GET":
             assert risk in (Risk.READ, Risk.LOOK_INSIDE)
-        elif one.method == "DELETE" or one.template.startswith(("/access", "/cluster/firewall", "/cluster/config")):
-            assert risk is Risk.DESTROY, one
+        elif endpoint.method == "DELETE" or endpoint.template.startswith(
+            ("/access", "/cluster/firewall", "/cluster/config")
+        ):
+            assert risk is Risk.DESTROY, endpoint
         else:
             assert risk in (Risk.CHANGE, Risk.DESTROY)
 
@@ -179,15 +182,17 @@ def test_whole_families_of_endpoints_have_no_gap(version):
 def reasons(method: str, path: str, /, **params: Any) -> set[Reason]:
     request = read(facts(NEWEST), method, path, params)
     assert request is not None
-    return {one.reason for one in effects(request)}
+    return {effect.reason for effect in effects(request)}
 
 
 CONFIG = "/nodes/pve1/qemu/108/config"
 
 
 def test_every_effect_of_a_call_is_named_and_the_gravest_comes_first():
-    found = reasons("PUT", CONFIG, delete="unused0,net0", scsi1="local-lvm:vm-100-disk-0", args="-S", onboot=1, force=1)
-    assert found == {
+    actual = reasons(
+        "PUT", CONFIG, delete="unused0,net0", scsi1="local-lvm:vm-100-disk-0", args="-S", onboot=1, force=1
+    )
+    assert actual == {
         Reason.DELETES_DATA,
         Reason.TAKES_DEVICE,
         Reason.DISK_PLACE,
@@ -217,7 +222,7 @@ def test_what_cannot_be_undone_is_known(undoable, call):
     method, path, params = call
     request = read(facts(NEWEST), method, path, params)
     assert request is not None
-    assert all(one.undoable for one in effects(request)) is undoable
+    assert all(effect.undoable for effect in effects(request)) is undoable
 
 
 @pytest.mark.parametrize(

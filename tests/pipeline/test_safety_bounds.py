@@ -30,8 +30,8 @@ async def test_an_argument_without_end_is_refused_before_anything_reads_it(tmp_p
         call = (
             ("guest_get", long) if surface == "native" else ("pve_read", {"operation": "guest_get", "arguments": long})
         )
-        said = await quorate.refusal(call[0], **call[1])
-        assert "guest is 1000000 characters long. The limit is 16384" in said
+        refusal = await quorate.refusal(call[0], **call[1])
+        assert "guest is 1000000 characters long. The limit is 16384" in refusal
         assert quorate.sim.requests == []
 
 
@@ -40,8 +40,8 @@ async def test_an_argument_without_end_is_refused_before_anything_reads_it(tmp_p
 async def test_an_id_that_is_no_id_is_refused_and_nothing_is_sent(tmp_path: Path, vmid: Any) -> None:
     async with rig(tmp_path) as quorate:
         for path, name in (("/nodes/pve1/qemu", "vmid"), ("/nodes/pve1/qemu/108/clone", "newid")):
-            said = await raw(quorate, "POST", path, **{name: vmid})
-            assert "defect" not in said
+            answer = await raw(quorate, "POST", path, **{name: vmid})
+            assert "defect" not in answer
         assert writes(quorate) == []
 
 
@@ -49,9 +49,9 @@ async def test_an_id_that_is_no_id_is_refused_and_nothing_is_sent(tmp_path: Path
 async def test_a_document_is_given_up_before_it_costs_anything(tmp_path: Path) -> None:
     async with house(tmp_path, register=False) as home:
         for document in ("[" * 5000, "a: &a [x,x]\nb: [*a,*a]", "- a\n" * 60_000):
-            said = await home.quorate.refusal("infra_validate", document=document, level="basic")
-            assert "The document" in said
-            assert "defect" not in said
+            refusal = await home.quorate.refusal("infra_validate", document=document, level="basic")
+            assert "The document" in refusal
+            assert "defect" not in refusal
 
 
 @tries("endlessly nested JSON", "a small gzip that expands enormously")
@@ -66,9 +66,9 @@ async def test_an_answer_that_would_fill_the_memory_or_the_stack_is_not_read(tmp
 
     for answering in (answer_deeply, answer_hugely):
         async with beside(tmp_path, answering) as quorate:
-            said = await quorate.refusal("api_call", method="GET", path="/version")
-            assert "defect" not in said
-            assert "nested more than 64" in said or "is longer than" in said
+            refusal = await quorate.refusal("api_call", method="GET", path="/version")
+            assert "defect" not in refusal
+            assert "nested more than 64" in refusal or "is longer than" in refusal
 
 
 @tries("a request that never ends", "one caller takes all connections")
@@ -94,7 +94,7 @@ async def test_a_hidden_guest_is_named_to_nobody(tmp_path: Path) -> None:
             ("pool_set", {"pool": "canaries", "comment": "x", "dry_run": True}, ""),
             ("backup_job_list", {}, ""),
         ):
-            assert not hidden_guests.told(text_of(await veiled.call(tool, **arguments)), asked=asked), tool
+            assert not hidden_guests.leaked_marks(text_of(await veiled.call(tool, **arguments)), asked=asked), tool
 
 
 @tries("a run does more than was approved with it")

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.datacenter import Datacenter
 from pve_simulator.cluster.ha_manager import HaManager
-from pve_simulator.cluster.option_routes import Datacenter
 from pve_simulator.world import HaResource
 from quorate.config import Access, Approval
-from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
-from quorate.config.rules import Policy
+from quorate.config.policy import Policy, read_policy
+from quorate.config.sources import Rank, Source
 from quorate.operations.registry import TOOLSETS, operations
 from tests.generators import examples
 from tests.generators.population import populate
@@ -67,7 +66,7 @@ async def test_every_element_of_a_list_is_judged(tmp_path: Path) -> None:
     )
     async with rig(tmp_path, access=Access.OPERATE) as quorate:
         for method in ("PUT", "POST"):
-            attempts = [api(method, CONFIG, delete=one) for one in lists if one != ["description", ["scsi0"]]]
+            attempts = [api(method, CONFIG, delete=names) for names in lists if names != ["description", ["scsi0"]]]
             await all_refused(quorate, attempts)
             await all_refused(quorate, [api(method, CONFIG, delete=["description", ["scsi0"]])], "nested too deep")
         await quorate.facts("api_call", method="PUT", path=CONFIG, params={"delete": ["description", "onboot"]})
@@ -83,8 +82,8 @@ async def test_defaults_of_pve_are_judged_as_if_they_were_written(tmp_path: Path
     backup, job = "/nodes/pve1/vzdump", {"vmid": 108, "schedule": "21:00", "storage": "nas"}
     nothings: tuple[dict[str, Any], ...] = ({}, {"remove": None}, {"remove": ""}, {"remove": []}, {"remove": [None]})
     async with rig(tmp_path, access=Access.OPERATE) as quorate:
-        await all_refused(quorate, [api("POST", backup, vmid=108, storage="nas", **one) for one in nothings])
-        await all_refused(quorate, [api("POST", "/cluster/backup", **job, **one) for one in nothings])
+        await all_refused(quorate, [api("POST", backup, vmid=108, storage="nas", **nothing) for nothing in nothings])
+        await all_refused(quorate, [api("POST", "/cluster/backup", **job, **nothing) for nothing in nothings])
         await all_refused(
             quorate,
             [
@@ -92,7 +91,6 @@ async def test_defaults_of_pve_are_judged_as_if_they_were_written(tmp_path: Path
                 api("POST", backup, vmid=108, remove=True),
                 api("POST", backup, vmid=108, remove=0, **{"prune-backups": "keep-last=1"}),
                 api("PUT", "/cluster/backup/backup-daily", delete="remove"),
-                api("PUT", "/cluster/backup/backup-daily", storage="nas"),
                 api("POST", "/storage", storage="x", type="dir", path="/x", **{"prune-backups": "keep-last=1"}),
                 api("PUT", "/storage/nas", **{"prune-backups": "keep-last=1"}),
                 api("POST", "/nodes/pve1/lxc", vmid=300, ostemplate="local:vztmpl/x.tar.zst"),
@@ -101,7 +99,7 @@ async def test_defaults_of_pve_are_judged_as_if_they_were_written(tmp_path: Path
         await quorate.facts("api_call", **api("POST", backup, vmid=108, storage="nas", remove=0)[1])
         await quorate.facts("backup_job_set", schedule="21:00", guest=108, storage="nas")
         jobs = await quorate.rows("api_call", method="GET", path="/cluster/backup")
-        assert [one["remove"] for one in jobs if one["schedule"] == "21:00"][-1] == 0
+        assert [backup_job["remove"] for backup_job in jobs if backup_job["schedule"] == "21:00"][-1] == 0
         assert [path for _, path in writes(quorate)] == [backup, "/cluster/backup"]
 
 
@@ -136,17 +134,19 @@ async def test_no_tool_sends_a_request_to_a_machine_that_is_no_node(tmp_path: Pa
         world, mark = quorate.sim.world, len(quorate.sim.requests)
         for operation in operations(TOOLSETS).values():
             properties = operation.schema()["properties"]
-            if operation.name == "api_call" or not (names := [one for one in NAMES_NODES if one in properties]):
+            if operation.name == "api_call" or not (
+                names := [argument for argument in NAMES_NODES if argument in properties]
+            ):
                 continue
             known = (
                 islice(examples(operation, world, image), most)
                 if operation.changes
                 else read_arguments(operation, world)
             )
-            for given, name, wrong in product(known, names, ("evil", "localhost", "pve1/../evil")):
+            for arguments, name, wrong in product(known, names, ("evil", "localhost", "pve1/../evil")):
                 meant = task.format(wrong) if name == "task" else wrong
-                given[name] = [meant] if properties[name].get("type") == "array" else meant
-                await quorate.call(operation.name, **given, **({"dry_run": True} if operation.changes else {}))
+                arguments[name] = [meant] if properties[name].get("type") == "array" else meant
+                await quorate.call(operation.name, **arguments, **({"dry_run": True} if operation.changes else {}))
         assert len(quorate.requests_since(mark)) > 20
         asked = {path.split("/")[2] for _, path in quorate.sim.requests if path.startswith("/nodes/")}
         assert asked <= {"pve1", "pve2", "pve3"}
@@ -307,8 +307,8 @@ async def test_what_belongs_to_the_node_is_handed_out_only_as_a_destruction(tmp_
                 api("POST", "/nodes/pve3/lxc", vmid=300, ostemplate="/root/x.tar", unprivileged=1),
             ],
         )
-        for given in ({"virtiofs0": "root"}, {"serial1": "/dev/ttyS0"}, {"args": "-S"}):
-            await quorate.refusal("guest_configure", guest=STOPPED, options=given)
+        for device in ({"virtiofs0": "root"}, {"serial1": "/dev/ttyS0"}, {"args": "-S"}):
+            await quorate.refusal("guest_configure", guest=STOPPED, options=device)
         await quorate.refusal("guest_configure", guest=STOPPED, cdrom="cdrom")
         assert writes(quorate) == []
         harmless = {"serial1": "socket", "usb0": "spice", "rng0": "source=/dev/urandom"}
@@ -344,29 +344,34 @@ async def test_an_ha_rule_that_takes_effect_again_is_as_grave_as_a_new_one(tmp_p
         await admin.facts("api_call", **api("POST", "/cluster/ha/rules", **rule)[1])
         async with second_server(admin, tmp_path / "b.jsonl", access=Access.OPERATE) as quorate:
             before = len(writes(quorate))
-            for given in (
+            for params in (
                 {"disable": 0},
                 {"delete": "disable"},
                 {"delete": "comment;disable"},
                 {"delete": ["disable", "strict"]},
             ):
-                call = api("PUT", "/cluster/ha/rules/away", type="node-affinity", **given)
-                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), given
+                call = api("PUT", "/cluster/ha/rules/away", type="node-affinity", **params)
+                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), params
             resource, options = admin.sim.world.ha["ct:201"], admin.sim.world.part(Datacenter).options
             sections = admin.sim.world.part(HaManager).rules.rules.sections
             sections["later"] = {"type": "node-affinity", "resources": "ct:201", "nodes": "pve1:1,pve2:2"}
-            resource.failback, resource.given = False, {"failback": 0, "auto-rebalance": 0}
+            resource.failback, resource.options = False, {"failback": 0, "auto-rebalance": 0}
             options["crs"] = "ha=dynamic,ha-auto-rebalance=1"
-            for given in ({"delete": "failback"}, {"failback": 1}, {"auto-rebalance": 1}, {"delete": "auto-rebalance"}):
-                call = api("PUT", "/cluster/ha/resources/ct:201", **given)
-                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), given
+            for params in (
+                {"delete": "failback"},
+                {"failback": 1},
+                {"auto-rebalance": 1},
+                {"delete": "auto-rebalance"},
+            ):
+                call = api("PUT", "/cluster/ha/resources/ct:201", **params)
+                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), params
             del sections["later"], options["crs"]
-            for method, path, given in (
+            for method, path, params in (
                 ("PUT", "/cluster/options", {"crs": "ha=dynamic,ha-auto-rebalance=1"}),
                 ("PUT", "/cluster/options", {"crs": "ha=dynamic,ha-auto-rebalance=on"}),
             ):
-                call = api(method, path, **given)
-                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), given
+                call = api(method, path, **params)
+                assert "refused at access level" in await quorate.refusal(call[0], **call[1]), params
             assert len(writes(quorate)) == before
             call = api("PUT", "/cluster/ha/rules/away", type="node-affinity", comment="still off")
             await quorate.facts(call[0], **call[1])
@@ -407,8 +412,10 @@ async def test_what_holds_a_secret_is_not_turned_elsewhere(tmp_path: Path) -> No
         }
         await all_refused(quorate, [api("PUT", "/storage/nas", **{name: value}) for name, value in new.items()])
         smtp = "/cluster/notifications/endpoints/smtp/mail"
-        await all_refused(quorate, [api("PUT", smtp, **one) for one in ({"server": "192.0.2.1"}, {"mode": "insecure"})])
-        await all_refused(quorate, [api("PUT", smtp, delete=[one]) for one in ("port", "password")])
+        await all_refused(
+            quorate, [api("PUT", smtp, **params) for params in ({"server": "192.0.2.1"}, {"mode": "insecure"})]
+        )
+        await all_refused(quorate, [api("PUT", smtp, delete=[option]) for option in ("port", "password")])
         await all_refused(quorate, [api("PUT", "/cluster/sdn/dns/zone", delete="ttl,fingerprint")])
         replaced = [api("PUT", "/storage/nas", password="x"), api("PUT", smtp, password="x")]
         await all_refused(quorate, [*replaced, api("PUT", "/cluster/acme/plugins/dns", data="eA==")])

@@ -22,21 +22,20 @@ from mcp.types import ElicitResult
 from pve_simulator.http.server import ApiServer
 from quorate.command_rules import CommandRules
 from quorate.config import Access, Approval, load
-from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
-from quorate.config.rules import Limits, Policy, Rule
+from quorate.config.policy import Limits, Policy, Rule, read_policy
+from quorate.config.sources import Rank, Source
 from quorate.homelab.devices.device import Sighting
 from quorate.homelab.devices.store import Devices
-from quorate.homelab.workloads.model import Mount, Spec
+from quorate.homelab.workloads.workload import Mount, Spec
 from quorate.operations.registry import TOOLSETS, Risk, operations
-from quorate.operations.workloads.lifecycle import require_workload_allowed
 from quorate.problems import NotConfigured, Refused
-from quorate.pve.clock import SystemClock
-from quorate.ssh.access import SshAccess
+from quorate.pve.connection import SystemClock
+from quorate.ssh.settings import SshAccess
 from quorate.state.approvals import APPROVED_SECONDS, MOST_PENDING, Approvals, RemarkKind, Request, State
-from quorate.state.freeze import Freeze
+from quorate.state.limits import Freeze
 from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseWrong
 from quorate.state.store import open_store
+from quorate.tools.workload_lifecycle import require_workload_allowed
 from tests import paths
 from tests.cli.test_approvals import plainly
 from tests.journal.kills import run_and_kill, scene
@@ -84,9 +83,9 @@ def rows_of_the_tables() -> list[str]:
 def test_every_row_is_tried_and_every_attempt_has_its_row() -> None:
     for further in (
         "journal.test_limits",
-        "operations.api.test_grants",
-        "operations.guests.test_power",
-        "operations.storage.test_volume_references",
+        "tools.test_api_grants",
+        "tools.test_guest_power",
+        "tools.test_volume_references",
         "pipeline.test_answers",
         "pipeline.test_approval_binding",
         "pipeline.test_exemptions",
@@ -188,9 +187,9 @@ async def test_tools_above_the_level_are_refused_though_nobody_listed_them(tmp_p
     async with rig(tmp_path, access=access) as quorate:
         listed = {tool.name for tool in (await quorate.client.list_tools()).tools}
         above = [
-            one
-            for one in operations(TOOLSETS).values()
-            if one.least_risk is Risk.DESTROY or (access is Access.READ and one.least_risk is not Risk.READ)
+            operation
+            for operation in operations(TOOLSETS).values()
+            if operation.least_risk is Risk.DESTROY or (access is Access.READ and operation.least_risk is not Risk.READ)
         ]
         assert above
         for operation in above:
@@ -246,10 +245,10 @@ async def test_a_target_that_changes_after_the_plan_is_left_alone(
     class Requests(list[tuple[str, str]]):
         """Someone else acts as soon as the plan has seen how the guest stands."""
 
-        def append(self, one: tuple[str, str]) -> None:
+        def append(self, request: tuple[str, str]) -> None:
             if any(path.endswith(f"/{VM}/status/current") for _, path in self):
                 meddle()
-            super().append(one)
+            super().append(request)
 
     def meddle() -> None:
         world = quorate.sim.world
@@ -262,11 +261,12 @@ async def test_a_target_that_changes_after_the_plan_is_left_alone(
 
     seen = Requests()
     monkeypatch.setattr(
-        "pve_simulator.simulator.ApiServer", lambda *given, **more: ApiServer(*given, **{**more, "requests": seen})
+        "pve_simulator.simulator.ApiServer",
+        lambda *positional, **more: ApiServer(*positional, **{**more, "requests": seen}),
     )
     async with rig(tmp_path) as quorate:
         assert "othing was done" in await quorate.refusal("guest_stop", guest=VM)
-        assert [one for one in seen if one[0] != "GET"] == []
+        assert [request for request in seen if request[0] != "GET"] == []
         assert any(path.endswith("/status/current") for _, path in seen)
 
 
@@ -375,7 +375,7 @@ async def test_an_approval_works_once(tmp_path: Path) -> None:
     async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         both = await asyncio.gather(*(quorate.call("guest_stop", guest=VM, wait=0) for _ in range(2)))
-        assert [method for method, _ in writes(quorate)] == ["POST"], [text_of(one) for one in both]
+        assert [method for method, _ in writes(quorate)] == ["POST"], [text_of(answer) for answer in both]
         await quorate.clock.advance(5)  # until it has stopped
         await quorate.facts("guest_power", guest=VM, action="start")
         (used,) = await Approvals(quorate.app.store).list((State.USED,))
@@ -485,7 +485,7 @@ async def test_a_yes_is_not_for_another_guest_of_the_same_id_and_name(tmp_path: 
 
 
 @tries("another caller uses the approval")
-async def test_a_yes_for_one_token_is_nothing_for_another(tmp_path: Path) -> None:
+async def test_an_approval_for_one_token_is_not_valid_for_another(tmp_path: Path) -> None:
     async with web(tmp_path, approval=Approval.ASK) as house:
         quorate = house.rig
         await house.token("model", "admin")
@@ -595,7 +595,7 @@ async def test_the_parameter_that_destroys_is_shown_behind_a_long_one(tmp_path: 
             "api_call", method="PUT", path=f"/nodes/{guest.node}/qemu/108/config", params=params, wait=0
         )
         (row,) = await Approvals(quorate.app.store).list()
-        assert any(one.kind is RemarkKind.LOST and guest.config["scsi0"] in one.text for one in row.remarks)
+        assert any(remark.kind is RemarkKind.LOST and guest.config["scsi0"] in remark.text for remark in row.remarks)
 
 
 @tries("a long parameter hides the destructive one")
@@ -620,7 +620,7 @@ async def test_what_runs_is_shown_to_its_end_or_nobody_is_asked(tmp_path: Path) 
 @tries("a long parameter hides the destructive one")
 async def test_the_last_of_a_long_list_is_shown_and_so_is_where_a_guest_goes(tmp_path: Path) -> None:
     many = [f"someone{number}@pve" for number in range(40)]
-    privileges = ["VM.Audit", "VM.Console", *(f"VM.Config.{one}" for one in ("CDROM", "CPU", "Disk", "Memory") * 5)]
+    privileges = ["VM.Audit", "VM.Console", *(f"VM.Config.{name}" for name in ("CDROM", "CPU", "Disk", "Memory") * 5)]
     secret = "12345678-1234-1234-1234-123456789abc"
     endpoint = f"host=198.51.100.7,apitoken=PVEAPIToken=a@pve!b={secret},fingerprint={':'.join(['AB'] * 32)}"
     calls: tuple[tuple[str, str, dict[str, Any], str], ...] = (
@@ -642,9 +642,9 @@ async def test_the_last_of_a_long_list_is_shown_and_so_is_where_a_guest_goes(tmp
     )
     async with root_client(tmp_path) as quorate:
         for method, path, params, decisive in calls:
-            said = await quorate.refusal("api_call", method=method, path=path, params=params, wait=0)
-            assert "waits for" in said, said
-            (row,) = [one for one in await Approvals(quorate.app.store).list() if path in one.summary]
+            refusal = await quorate.refusal("api_call", method=method, path=path, params=params, wait=0)
+            assert "waits for" in refusal, refusal
+            (row,) = [approval for approval in await Approvals(quorate.app.store).list() if path in approval.summary]
             assert decisive in row.plan[0], row.plan
         assert secret not in str(await Approvals(quorate.app.store).list())
     assert secret not in (tmp_path / "audit.jsonl").read_text()
@@ -679,12 +679,12 @@ async def test_what_a_command_on_a_node_reads_is_shown_to_the_person_who_approve
     script = "# harmless\nqm destroy 107 --purge\n"
     async with house(tmp_path, approval=Approval.ASK) as built:
         quorate = built.quorate
-        for tool, given in (
+        for tool, arguments in (
             ("host_exec", {"command": ["sh"], "stdin": script}),
             ("host_exec", {"command": 'sh -c "$DO"', "env": {"DO": script}}),
             ("host_file_write", {"path": "/etc/cron.daily/tidy", "content": script}),
         ):
-            assert "waits for" in await quorate.refusal(tool, host="pve1", wait=0, **given)
+            assert "waits for" in await quorate.refusal(tool, host="pve1", wait=0, **arguments)
         rows = await Approvals(quorate.app.store).list()
         assert len(rows) == 3
         assert all(r"# harmless\nqm destroy 107 --purge\n" in row.plan[0] for row in rows), rows
@@ -717,7 +717,7 @@ async def test_every_target_is_named_or_nobody_is_asked(tmp_path: Path) -> None:
         everything = [guest.vmid for guest in running]
         await quorate.refusal("guest_stop", guest=everything, wait=0)
         (row,) = await Approvals(quorate.app.store).list()
-        assert all(any(f" {guest.vmid} " in one.text for one in row.remarks) for guest in running)
+        assert all(any(f" {guest.vmid} " in remark.text for remark in row.remarks) for guest in running)
         for number in range(250):
             quorate.sim.world.guests[108].config[f"unused{number}"] = f"local-lvm:vm-108-disk-{number}{'9' * 150}"
         assert "too much for one approval" in await quorate.refusal("guest_delete", guest=108, wait=0)
@@ -732,13 +732,13 @@ async def test_a_raw_call_lists_the_same_losses_as_the_tool(tmp_path: Path) -> N
         node = quorate.sim.world.guests[108].node
         await quorate.refusal("api_call", method="DELETE", path=f"/nodes/{node}/qemu/108", wait=0)
         first, second = await Approvals(quorate.app.store).list()
-        assert {one for one in first.remarks if one.kind is RemarkKind.LOST} == {
-            one for one in second.remarks if one.kind is RemarkKind.LOST
+        assert {remark for remark in first.remarks if remark.kind is RemarkKind.LOST} == {
+            remark for remark in second.remarks if remark.kind is RemarkKind.LOST
         }
 
 
 @tries("the one request that matters is buried under many")
-async def test_a_caller_has_only_so_many_open_questions(tmp_path: Path) -> None:
+async def test_a_caller_has_a_bounded_number_of_open_questions(tmp_path: Path) -> None:
     async with root_client(tmp_path) as quorate:
         texts = [
             await quorate.refusal("group_set", group=f"group{number}", wait=0) for number in range(MOST_PENDING + 1)
@@ -861,7 +861,7 @@ async def test_no_spelling_of_a_path_leads_around_the_gate(tmp_path: Path, acces
 
 
 @tries("another tool reaches the same endpoint")
-async def test_a_yes_for_one_tool_is_none_for_another_and_each_needs_its_own(tmp_path: Path) -> None:
+async def test_an_approval_for_one_tool_is_not_valid_for_another_and_each_needs_its_own(tmp_path: Path) -> None:
     async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         await still_waits(quorate, "api_call", method="POST", path=STOP_VM)
@@ -882,10 +882,10 @@ async def test_what_a_parameter_makes_grave_needs_the_graver_yes(tmp_path: Path)
         ("backup_restore", {"backup": "nas:backup/vzdump-qemu-109-2025_12_31-02_00_01.vma.zst", "vmid": 108,
                             "overwrite": True}),
     )  # fmt: skip
-    for access, told in ((Access.OPERATE, "needs admin"), (Access.ADMIN, "waits for")):
+    for access, reason in ((Access.OPERATE, "needs admin"), (Access.ADMIN, "waits for")):
         async with root_client(tmp_path / access, access=access) as quorate:
             for tool, arguments in graver:
-                assert told in await quorate.refusal(tool, **arguments, wait=0), arguments
+                assert reason in await quorate.refusal(tool, **arguments, wait=0), arguments
             assert writes(quorate) == []
 
 
@@ -923,7 +923,7 @@ async def test_a_limit_is_not_split_into_pieces(tmp_path: Path) -> None:
 
 
 @tries("one call for many guests")
-async def test_a_yes_for_one_guest_is_none_for_many(tmp_path: Path) -> None:
+async def test_an_approval_for_one_guest_is_not_valid_for_many(tmp_path: Path) -> None:
     async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         for guests in ([VM], [VM, 105], [VM, VM], [str(VM)], "104,105", "104 105", "*", "k3s-*"):
@@ -978,11 +978,11 @@ async def test_no_reference_leads_to_the_servers_own_secrets(tmp_path: Path, mon
     token.chmod(0o600)
     (tmp_path / "secrets.d").mkdir()
     (tmp_path / "secrets.d" / "link").symlink_to(token)
-    given = {"address": "127.0.0.1", "verify": True}
+    host = {"address": "127.0.0.1", "verify": True}
     async with house(tmp_path, homelab={"secrets_folder": tmp_path / "secrets.d"}) as built:
         for reference in ("env:PROXMOX_TOKEN_SECRET", "env:QUORATE_SECRETS_PASSPHRASE", f"file:{token}", "file:link"):
             for field in ("password", "sudo_password"):
-                text = await built.quorate.refusal("host_register", host="new", **given, **{field: reference})
+                text = await built.quorate.refusal("host_register", host="new", **host, **{field: reference})
                 assert "for host secrets" in text
         assert built.hosts["nas"].connections == []
 
@@ -1004,7 +1004,9 @@ async def test_a_host_that_is_a_guest_counts_where_the_guest_does(tmp_path: Path
     async with house(tmp_path) as built:
         reach_by_ssh(built.quorate, VM, port=built.hosts["nas"].port)
         app = built.quorate.app
-        app.adopt(replace(app.settings, clusters=tuple(replace(one, **limited) for one in app.settings.clusters)))
+        app.adopt(
+            replace(app.settings, clusters=tuple(replace(cluster, **limited) for cluster in app.settings.clusters))
+        )
         text = await built.quorate.refusal("host_exec", host="nas", command=["true"])
         assert "limit concurrent_changes of demo" in text
         assert built.hosts["nas"].commands == []
@@ -1049,7 +1051,9 @@ async def test_a_key_is_a_plain_file(tmp_path: Path) -> None:
 async def test_scans_share_their_connections(tmp_path: Path) -> None:
     def sockets() -> int:
         return sum(
-            os.readlink(one).startswith("socket:") for one in Path("/proc/self/fd").iterdir() if one.is_symlink()
+            os.readlink(handle).startswith("socket:")
+            for handle in Path("/proc/self/fd").iterdir()
+            if handle.is_symlink()
         )
 
     loopback = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -1059,13 +1063,13 @@ async def test_scans_share_their_connections(tmp_path: Path) -> None:
             for number in range(2, 151):
                 stack.enter_context(silent(f"127.0.6.{number}", port))
             before, most = sockets(), 0
-            given = {"targets": ["127.0.6.1-150"], "ports": [port], "seconds": 1, "rate": 2000}
-            scans = [asyncio.ensure_future(built.quorate.facts("network_scan", **given)) for _ in range(4)]
-            while not all(one.done() for one in scans):
+            arguments = {"targets": ["127.0.6.1-150"], "ports": [port], "seconds": 1, "rate": 2000}
+            scans = [asyncio.ensure_future(built.quorate.facts("network_scan", **arguments)) for _ in range(4)]
+            while not all(scan.done() for scan in scans):
                 most = max(most, sockets() - before)
                 await asyncio.sleep(0.02)
             assert most < 200
-            assert any("not_scanned" in one.result() for one in scans)
+            assert any("not_scanned" in scan.result() for scan in scans)
 
 
 @tries("a host claims to be another")
@@ -1098,10 +1102,10 @@ def unseen_in(text: str) -> list[str]:
     """Characters that hide, reorder or draw, but for line ends and tabs."""
     return sorted(
         {
-            f"U+{ord(one):04X}"
-            for one in text
-            if (unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in "\n\t")
-            or one in "\u3164\u2800\ufe0f\u115f"
+            f"U+{ord(character):04X}"
+            for character in text
+            if (unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in "\n\t")
+            or character in "\u3164\u2800\ufe0f\u115f"
         }
     )
 
@@ -1190,12 +1194,12 @@ async def test_a_file_of_the_working_directory_describes_a_connection_at_most(
     login = "PROXMOX_URL=evil.example\nPROXMOX_TOKEN_ID=root@pam!theirs\n"
     opening = "QUORATE_ACCESS=admin\nQUORATE_APPROVAL=none\nQUORATE_AUDIT_FILE=/dev/null\nPROXMOX_ALLOW_ELEVATED=true\n"
     (tmp_path / ".env").write_text(f"{login}PROXMOX_TOKEN_SECRET=theirs\n{opening}PROXMOX_VERIFY=false\n")
-    found = load(environ={"HOME": "/home/ada"})
-    assert (found.access, found.approval) == (Access.READ, Approval.ASK)
-    assert found.audit_file == Path("/home/ada/.local/state/quorate/audit.jsonl")
-    assert found.opt_ins == frozenset()
+    settings = load(environ={"HOME": "/home/ada"})
+    assert (settings.access, settings.approval) == (Access.READ, Approval.ASK)
+    assert settings.audit_file == Path("/home/ada/.local/state/quorate/audit.jsonl")
+    assert settings.opt_ins == frozenset()
     with pytest.raises(NotConfigured):
-        SshAccess(found.clusters[0].ssh).require_allowed("10.0.0.5")
+        SshAccess(settings.clusters[0].ssh).require_allowed("10.0.0.5")
 
     mine = {"PROXMOX_URL": "pve1", "PROXMOX_TOKEN_ID": "root@pam!mine", "PROXMOX_TOKEN_SECRET": "mine"}
     assert load(environ=mine).clusters[0].connection.endpoints == ("https://pve1:8006",)
@@ -1217,10 +1221,10 @@ async def test_a_file_of_the_working_directory_describes_a_connection_at_most(
 )
 async def test_a_command_is_no_back_door(tmp_path: Path) -> None:
     async with house(tmp_path, access=Access.OPERATE) as built:
-        quorate, wanted = built.quorate, ["qm", "destroy", "107", "--purge"]
+        quorate, command = built.quorate, ["qm", "destroy", "107", "--purge"]
         place = f"root@127.0.0.1:{quorate.sim.ssh_ports['pve1']}"
         for host in ("pve1", place):
-            assert "refused at access level operate" in await quorate.refusal("host_exec", host=host, command=wanted)
+            assert "refused at access level operate" in await quorate.refusal("host_exec", host=host, command=command)
         hosts, guests = (
             Rule("hosts", False, "destroy", hosts=("nas",)),
             Rule("guests", False, "destroy", tags=("prod",)),
@@ -1228,7 +1232,7 @@ async def test_a_command_is_no_back_door(tmp_path: Path) -> None:
         policy = Policy((hosts, guests))
         quorate.app.adopt(replace(quorate.app.settings, access=Access.ADMIN, policy=policy))
         for host, rule in (("pve1", "guests"), (place, "guests"), ("102", "guests"), ("nas", "hosts")):
-            assert f"'{rule}'" in await quorate.refusal("host_exec", host=host, command=wanted), host
+            assert f"'{rule}'" in await quorate.refusal("host_exec", host=host, command=command), host
 
 
 @tries(
@@ -1251,25 +1255,25 @@ async def test_a_pattern_for_a_command_is_not_got_around(tmp_path: Path) -> None
             assert "is refused" in await quorate.refusal("guest_file_write", guest=102, path=path, content="x"), path
         assert "is refused" in await quorate.refusal("guest_service_control", guest=102, service="ssh", action="stop")
         for call in ("exec", "file-write"):
-            given = {"command": "reboot"} if call == "exec" else {"file": "/srv/x", "content": "x"}
+            params = {"command": "reboot"} if call == "exec" else {"file": "/srv/x", "content": "x"}
             path = f"/nodes/pve1/qemu/102/agent/{call}"
-            assert "refused" in (words := await raw(quorate, "POST", path, **given)) or "not written" in words
-        for path, given in (
+            assert "refused" in (words := await raw(quorate, "POST", path, **params)) or "not written" in words
+        for path, params in (
             ("/nodes/pve1/qemu/102/sendkey", {"key": "ctrl-alt-delete"}),
             ("/nodes/pve3/lxc/206/config", {"entrypoint": "/bin/sh -c reboot"}),
             ("/nodes/pve3/lxc/206/config", {"env": "LD_PRELOAD=/tmp/x.so"}),
         ):
-            assert "refused" in (words := await raw(quorate, "PUT", path, **given)) or "not used" in words, path
+            assert "refused" in (words := await raw(quorate, "PUT", path, **params)) or "not used" in words, path
         options = {"entrypoint": "/bin/sh -c reboot"}
         assert "refused" in await quorate.refusal("guest_configure", guest=206, options=options)
         spec = Spec("x", "alpine", command=("reboot",))
-        for one in (
+        for workload in (
             spec,
             replace(spec, command=("uptime",), env={"PATH": "/x"}),
             replace(spec, mounts=(Mount("/", "/h"),)),
         ):
             with pytest.raises(Refused):
-                require_workload_allowed(rules, one)
+                require_workload_allowed(rules, workload)
 
 
 @tries(
@@ -1282,11 +1286,11 @@ async def test_while_changes_are_frozen_nothing_is_changed_and_no_tool_lifts_tha
         await approved(quorate, guest=VM)
         freeze = Freeze(quorate.app.store)
         await freeze.set("the operator", "moving house", quorate.app.audit)
-        for tool, given in (("guest_stop", {"guest": VM}), ("guest_power", {"guest": STOPPED, "action": "start"})):
-            assert "moving house" in await quorate.refusal(tool, **given)
+        for tool, arguments in (("guest_stop", {"guest": VM}), ("guest_power", {"guest": STOPPED, "action": "start"})):
+            assert "moving house" in await quorate.refusal(tool, **arguments)
         assert "frozen" in await raw(quorate, "POST", STOP_VM)
         assert writes(quorate) == []
-        assert not [one for one in operations(TOOLSETS) if "freeze" in one]
+        assert not [tool for tool in operations(TOOLSETS) if "freeze" in tool]
         environ = {"QUORATE_STATE": str(tmp_path / "state.sqlite"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         assert plainly(environ, "unfreeze", typed="unfreeze\n").returncode != 0
         assert await freeze.state() is not None
@@ -1350,8 +1354,8 @@ async def test_the_list_of_approvals_shows_a_name_as_a_name(tmp_path: Path) -> N
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "QUORATE_STATE": str(tmp_path / "today.sqlite")}
     async with open_store(environ["QUORATE_STATE"], clock=SystemClock()) as store:  # the command lives in real time
         approvals = Approvals(store)
-        wanted = (asked.caller + UNSEEN, asked.cluster, asked.tool, asked.risk, asked.digest, asked.identity)
-        row = await approvals.ask(Request(*wanted, asked.summary, asked.plan))
+        fields = (asked.caller + UNSEEN, asked.cluster, asked.tool, asked.risk, asked.digest, asked.identity)
+        row = await approvals.ask(Request(*fields, asked.summary, asked.plan))
         await approvals.answer(row.id, False, f"someone{UNSEEN}", ORDER + TYPEABLE)
     for arguments, most_lines in ((("--all",), 1), (("--all", "--json"), 1), (("show", row.id), 8)):
         shown = (await asyncio.to_thread(plainly, environ, "approvals", *arguments)).stdout

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.operations.registry import Table
-from quorate.pipeline.redaction import Redactor
-from quorate.pipeline.sanitization import LONGEST, Sanitizer, clean
+from quorate.pipeline.redaction import LONGEST, Redactor, Sanitizer, clean
 
 SECRET = "correct|horse battery"
 PIECES = (

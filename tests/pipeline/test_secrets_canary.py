@@ -102,9 +102,9 @@ SECRET_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     raw("POST", f"{AGENT}/file-write", file="/tmp/secret", content=GIVEN["content"]),
     raw("POST", f"{AGENT}/exec", command=["true", "--password", GIVEN["command"]], **{"input-data": GIVEN["stdin"]}),
     *(
-        one
+        text
         for guest in (VM, CONTAINER)
-        for one in (
+        for text in (
             tool("guest_exec", guest=guest, command=["true"], env={"A_B": GIVEN["env"]}, stdin=GIVEN["stdin"]),
             tool("guest_exec", guest=guest, command=f"true --password={GIVEN['command']}"),
             tool("guest_exec", guest=guest, command=["true", "--token", GIVEN["command"]]),
@@ -133,8 +133,8 @@ SITUATIONS: dict[str, tuple[str, ...]] = {
 
 def faults_for(situation: str, arguments: object) -> list[str]:
     """PVE repeats the token, and what the call itself brings."""
-    told = json.dumps(arguments, ensure_ascii=False)
-    echo = " ".join(one for one in SENT if one == TOKEN or json.dumps(one, ensure_ascii=False) in told)
+    spelled = json.dumps(arguments, ensure_ascii=False)
+    echo = " ".join(sent for sent in SENT if sent == TOKEN or json.dumps(sent, ensure_ascii=False) in spelled)
     return [fault.format(echo=echo) for fault in SITUATIONS[situation]]
 
 
@@ -155,13 +155,13 @@ def spellings(secret: str) -> Iterator[tuple[str, str]]:
 
 def found_in(text: str, markers: Iterable[str] = MARKERS) -> list[str]:
     """Which markers a text contains, and how, with what is around them."""
-    found = []
+    places = []
     for marker in markers:
         for name, spelling in spellings(marker):
             place = text.find(spelling)
             if place >= 0:
-                found.append(f"{marker} ({name}): …{text[max(0, place - 80) : place + len(spelling) + 40]}…")
-    return found
+                places.append(f"{marker} ({name}): …{text[max(0, place - 80) : place + len(spelling) + 40]}…")
+    return places
 
 
 def whole_of(answer: CallToolResult) -> str:
@@ -171,20 +171,22 @@ def whole_of(answer: CallToolResult) -> str:
 def files_of(folder: Path) -> str:
     """Whatever was written: the audit trail, the store with its journal."""
     kept = (
-        one for one in folder.iterdir() if one.is_file() and one.suffix in (".jsonl", ".sqlite", ".sqlite-wal", ".log")
+        file
+        for file in folder.iterdir()
+        if file.is_file() and file.suffix in (".jsonl", ".sqlite", ".sqlite-wal", ".log")
     )
-    return "".join(one.read_bytes().decode(errors="replace") for one in kept)
+    return "".join(file.read_bytes().decode(errors="replace") for file in kept)
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> str:
     """With the whole chain of exceptions."""
-    told = []
+    lines = []
     for record in caplog.records:
         if record.name.split(".")[0] in OF_THE_PRODUCT:
-            told.append(record.getMessage())
+            lines.append(record.getMessage())
             if record.exc_info and record.exc_info[1]:
-                told += traceback.format_exception(record.exc_info[1])
-    return "\n".join(told)
+                lines += traceback.format_exception(record.exc_info[1])
+    return "\n".join(lines)
 
 
 def test_a_marker_would_be_found_in_any_spelling() -> None:
@@ -268,7 +270,7 @@ def _at_once(tool: str) -> dict[str, Any]:
     return {"wait": 0} if operations()[tool].changes else {}
 
 
-async def test_a_new_tokens_secret_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_new_tokens_secret_is_shown_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with marked(tmp_path, caplog, state=str(tmp_path / "state.sqlite")) as quorate:
         for tool, arguments in (
             ("token_create", {"token": "bob@pve!one"}),
@@ -296,14 +298,16 @@ async def test_a_login_by_password_tells_neither_password_nor_ticket(
         quorate.sim.world.access.users["root@pam"].password = LOGIN if right else "another"
         target = pointed_at(quorate.sim, credentials=Password("root@pam", Secret(LOGIN)))
         async with second_server(quorate, tmp_path / "audit.jsonl", clusters=(target,)) as server:
-            told = [await server.call("guest_list"), await server.call("guest_power", guest=108, action="start")]
-            assert all(one.is_error is not right for one in told)
+            answers = [await server.call("guest_list"), await server.call("guest_power", guest=108, action="start")]
+            assert all(answer.is_error is not right for answer in answers)
             assert server.app.cluster is not None
             secrets = [LOGIN, *server.app.cluster.secrets()]
             assert len(secrets) == (4 if right else 2)
             server.sim.faults.add("500:" + " ".join(secrets).replace(";", ""))
-            told.append(await server.call("guest_get", guest=108))
-            whole = "".join(map(whole_of, told)) + logged(caplog) + repr(server.app.settings) + repr(server.app.cluster)
+            answers.append(await server.call("guest_get", guest=108))
+            whole = (
+                "".join(map(whole_of, answers)) + logged(caplog) + repr(server.app.settings) + repr(server.app.cluster)
+            )
             assert found_in(whole + files_of(tmp_path), [LOGIN]) == []
             assert found_in(whole + files_of(tmp_path), secrets[2:]) == []
 
@@ -353,8 +357,16 @@ async def test_settings_do_not_print_their_secrets(tmp_path: Path) -> None:
         by_password = pointed_at(quorate.sim, credentials=Password("root@pam", Secret(LOGIN)))
         settings = Settings(clusters=(target, by_password))
         app = build(settings)
-        for one in (settings, target, by_password, target.connection, target.connection.credentials, app, app.pipeline):
-            assert found_in(f"{one!r} {one!s} {one}") == []
+        for value in (
+            settings,
+            target,
+            by_password,
+            target.connection,
+            target.connection.credentials,
+            app,
+            app.pipeline,
+        ):
+            assert found_in(f"{value!r} {value!s} {value}") == []
         assert found_in(str(vars(app.cluster))) == []
         await app.close()
 
@@ -367,10 +379,10 @@ async def test_bearer_tokens_and_the_passphrase_are_kept_as_hashes_only(
     async with web(tmp_path, approval=Approval.ASK) as house:
         token = await house.token("model", "admin")
         await Passphrase(house.rig.app.store).set(phrase)
-        told: list[str] = []
+        texts: list[str] = []
         async with house.client(token) as client:
-            told.append(whole_of(await client.call_tool("guest_stop", {"guest": 104, "wait": 0})))
-            told.append(whole_of(await client.call_tool("guest_list", {"nonsense": token})))
+            texts.append(whole_of(await client.call_tool("guest_stop", {"guest": 104, "wait": 0})))
+            texts.append(whole_of(await client.call_tool("guest_list", {"nonsense": token})))
         (row,) = (await house.get("/approvals", token)).json()["approvals"]
         headers = {"Authorization": f"Bearer {token}"}
         for body in (
@@ -380,10 +392,10 @@ async def test_bearer_tokens_and_the_passphrase_are_kept_as_hashes_only(
             {"decision": "approve", "passphrase": phrase, "reason": "fine"},
         ):
             answered = await house.plain.post(f"/approvals/{row['id']}", json=body, headers=headers)
-            told.append(answered.text)
-        told.append((await house.post(f"{token}x")).text)
-        told.append((await house.get("/metrics", token)).text)
-        told.append((await house.get(f"/nowhere/{token}")).text)
-        shown = "\n".join(told) + logged(caplog) + files_of(tmp_path)
+            texts.append(answered.text)
+        texts.append((await house.post(f"{token}x")).text)
+        texts.append((await house.get("/metrics", token)).text)
+        texts.append((await house.get(f"/nowhere/{token}")).text)
+        shown = "\n".join(texts) + logged(caplog) + files_of(tmp_path)
     assert found_in(shown, [phrase, guess]) == []
     assert found_in(shown, [token.rpartition("_")[2]]) == []

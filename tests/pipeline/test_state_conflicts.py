@@ -5,7 +5,7 @@ First what is seen before anything is sent; then PVE's own refusals, for guests 
 
 import pytest
 
-from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
+from pve_simulator.routes.replication import Replication, ReplicationJob
 from pve_simulator.world import HaResource
 from tests.rigs.mcp_session import rig
 
@@ -117,7 +117,7 @@ async def test_what_is_so_already_is_no_error_and_nothing_is_sent(tmp_path, call
         (tool("guest_delete", "pve3/108"), ["test-vm", "leave the node out"]),
     ],
 )
-async def test_what_pve_would_refuse_is_told_before_with_the_way_out(tmp_path, call, words):
+async def test_what_pve_would_refuse_is_refused_before_with_what_to_do(tmp_path, call, words):
     name, arguments = call
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal(name, **arguments)
@@ -168,7 +168,7 @@ async def test_a_vm_that_is_suspended_to_disk_is_resumed_not_started_and_may_be_
         assert STOPPED_VM not in quorate.sim.world.guests
 
 
-async def test_a_guest_that_does_not_shut_down_is_told_apart_from_a_lock(tmp_path):
+async def test_a_guest_that_does_not_shut_down_is_distinguished_from_a_lock(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_power", guest="router", action="shutdown", timeout=5)
         assert "got timeout" in text
@@ -177,7 +177,7 @@ async def test_a_guest_that_does_not_shut_down_is_told_apart_from_a_lock(tmp_pat
         assert quorate.sim.world.guests[100].running
 
 
-async def test_a_container_that_does_not_shut_down_is_told_with_pves_words(tmp_path):
+async def test_a_container_that_does_not_shut_down_is_reported_in_pves_words(tmp_path):
     fault = "task-fails:vzshutdown:command 'lxc-stop -n 204 --timeout 60 --nokill' failed: exit code 1"
     async with rig(tmp_path, faults=[fault]) as quorate:
         assert "lxc-stop" in await quorate.refusal("guest_power", guest=RUNNING_CT, action="shutdown")

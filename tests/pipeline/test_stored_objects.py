@@ -9,7 +9,7 @@ from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.storage.backup_jobs import BackupJobs
 from pve_simulator.world import HaResource
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_a_rule_of_ha_that_a_protected_guest_is_in_is_left_alone(tmp_path)
 async def test_a_group_of_ha_that_a_protected_guest_is_in_is_left_alone(tmp_path):
     async with ruled(tmp_path, version="8.4.14") as quorate:
         world = quorate.sim.world
-        world.ha["ct:203"] = HaResource("ct:203", group="close", given={"group": "close"})
+        world.ha["ct:203"] = HaResource("ct:203", group="close", options={"group": "close"})
         groups = world.part(HaManager).rules.groups.sections
         groups |= {name: {"type": "group", "nodes": "pve1"} for name in ("close", "far")}
         for name, left in (("close", "pve1"), ("far", "pve2")):

@@ -142,7 +142,9 @@ async def test_ordinary_changes_of_a_protected_guest_still_work(tmp_path):
         await quorate.facts("guest_configure", guest=203, name="pg", cores=3, memory="3G", add_tags=["y"])
         await quorate.facts("nic_set", guest=203, nic="net0", rate=10)
         await quorate.facts("disk_add", guest=203, size="4G", path="/data")
-        vm, container = ({**one.config, **one.pending} for one in map(quorate.sim.world.guests.get, (103, 203)) if one)
+        vm, container = (
+            {**guest.config, **guest.pending} for guest in map(quorate.sim.world.guests.get, (103, 203)) if guest
+        )
         assert (vm["name"], vm["cores"], vm["onboot"]) == ("docker-two", 6, 0)
         assert DISC in vm["ide2"]
         assert "rate=10" in vm["net0"]

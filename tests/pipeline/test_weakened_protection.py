@@ -7,9 +7,9 @@ import pytest
 
 from quorate.config import Access
 from quorate.config.policy import read_policy
-from quorate.config.raw import Rank, Source
+from quorate.config.sources import Rank, Source
 from tests.pipeline.test_safety_table import tries
-from tests.rigs.mcp_session import rig, second_server
+from tests.rigs.mcp_session import in_one_order, rig, second_server
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +21,7 @@ MAIL = "/cluster/notifications/endpoints/sendmail/operators"
 RULE, RESOURCE = "/cluster/ha/rules/apart", "/cluster/ha/resources/vm:102"
 VM, FIREWALL = "/nodes/pve1/qemu/108", "/nodes/pve1/qemu/108/firewall"
 NAS = "/storage/nas"
+TEMPLATE = "/nodes/pve1/qemu/9000"
 
 SETUP: list[tuple[str, str, dict[str, Any]]] = [
     (
@@ -53,6 +54,7 @@ SETUP: list[tuple[str, str, dict[str, Any]]] = [
         "/cluster/notifications/endpoints/sendmail",
         {"name": "operators", "mailto": ["ops@example.org", "boss@example.org"]},
     ),
+    ("POST", "/cluster/notifications/endpoints/sendmail", {"name": "spare", "mailto": ["spare@example.org"]}),
     ("POST", "/cluster/notifications/matchers", {"name": "alerts", "target": ["operators", "mail-to-root"]}),
     (
         "POST",
@@ -60,6 +62,7 @@ SETUP: list[tuple[str, str, dict[str, Any]]] = [
         {"name": "some", "mode": "any", "target": ["operators"], "match-severity": ["warning,error"]},
     ),
     ("POST", "/cluster/ha/resources", {"sid": "vm:102", "max_restart": 3}),
+    ("POST", "/storage", {"storage": "block", "type": "lvm", "vgname": "block", "content": "images"}),
     ("POST", "/cluster/ha/resources", {"sid": "vm:103"}),
     ("POST", "/cluster/ha/resources", {"sid": "vm:104"}),
     (
@@ -68,6 +71,7 @@ SETUP: list[tuple[str, str, dict[str, Any]]] = [
         {"rule": "apart", "type": "resource-affinity", "affinity": "negative", "resources": "vm:102,vm:103,vm:104"},
     ),
     ("PUT", f"{VM}/config", {"protection": 1, "watchdog": "model=i6300esb,action=reset"}),
+    ("PUT", "/nodes/pve1/qemu/102/config", {"watchdog": "model=i6300esb,action=reset"}),
     ("PUT", f"{VM}/config", {"net0": "virtio=BC:24:11:00:01:08,bridge=vmbr0,firewall=1"}),
     ("PUT", f"{FIREWALL}/options", {"enable": 1, "policy_out": "DROP", "ipfilter": 1}),
     ("POST", f"{FIREWALL}/rules", {"type": "in", "action": "ACCEPT", "dport": "22", "proto": "tcp", "enable": 1}),
@@ -96,6 +100,10 @@ WEAKER: dict[str, tuple[str, dict[str, Any]]] = {
     "job that nobody hears": (JOB, {"delete": "mailto"}),
     "job too slow to finish": (JOB, {"bwlimit": 1}),
     "job that does not catch up": (JOB, {"repeat-missed": 0}),
+    "job that prunes elsewhere": (JOB, {"storage": "pbs"}),
+    "job that prunes more guests": (JOB, {"delete": "exclude"}),
+    "job that does not wait for guests to stop": (JOB, {"stopwait": 0}),
+    "job that gives up on containers": (JOB, {"performance": "pbs-entries-max=1"}),
     "paused job that prunes, on": (OFF_JOB, {"enabled": 1}),
     "replication off": (REPLICATION, {"disable": 1}),
     "replication once a year": (REPLICATION, {"schedule": "yearly"}),
@@ -103,6 +111,9 @@ WEAKER: dict[str, tuple[str, dict[str, Any]]] = {
     "storage off": (NAS, {"disable": 1}),
     "storage without backups": (NAS, {"content": "iso"}),
     "storage on one node": (NAS, {"nodes": "pve3"}),
+    "storage that is not mounted": ("/storage/local", {"is_mountpoint": "yes"}),
+    "storage without protected backups": (NAS, {"max-protected-backups": 0}),
+    "storage of tagged volumes": ("/storage/block", {"tagged_only": 1}),
     "matcher off": (MATCHER, {"disable": 1}),
     "matcher without a target": (MATCHER, {"delete": ["target"]}),
     "matcher with another target": (MATCHER, {"target": ["mail-to-root"]}),
@@ -116,6 +127,9 @@ WEAKER: dict[str, tuple[str, dict[str, Any]]] = {
     "HA gives up at once": (RESOURCE, {"max_restart": 0}),
     "guest unprotected": (f"{VM}/config", {"protection": 0}),
     "guest unprotected by deletion": (f"{VM}/config", {"delete": "protection"}),
+    "template that runs again": (f"{TEMPLATE}/config", {"template": 0}),
+    "template that runs again, by deletion": (f"{TEMPLATE}/config", {"delete": "template"}),
+    "pending watchdog": ("/nodes/pve1/qemu/102/config", {"revert": "watchdog"}),
     "guest without watchdog": (f"{VM}/config", {"delete": "watchdog"}),
     "card without firewall": (f"{VM}/config", {"net0": "virtio=BC:24:11:00:01:08,bridge=vmbr0"}),
     "guest firewall off": (f"{FIREWALL}/options", {"enable": 0}),
@@ -134,6 +148,10 @@ NOT_WEAKER: dict[str, tuple[str, dict[str, Any]]] = {
     "another hour": (JOB, {"schedule": "01:00"}),
     "the same days in the old spelling": (JOB, {"starttime": "03:00"}),
     "one more guest": (KEEPING_JOB, {"vmid": "102,103,108", "remove": 0}),
+    "one more guest of a job that keeps all": (KEEPING_JOB, {"vmid": "102,103,108"}),
+    "notes, with the storage that the job has": (JOB, {"notes-template": "{{guestname}}", "storage": "nas"}),
+    "a longer wait": (JOB, {"stopwait": 20}),
+    "any number of protected backups": (NAS, {"max-protected-backups": -1}),
     "all guests": (KEEPING_JOB, {"all": 1, "exclude": "107", "remove": 0}),
     "twice a day without pruning": (KEEPING_JOB, {"schedule": "2,14:00"}),
     "replication more often": (REPLICATION, {"schedule": "*/5"}),
@@ -156,16 +174,13 @@ def rules(text: str) -> Any:
 
 async def set_up(quorate) -> None:
     for method, path, params in SETUP:
-        await quorate.facts("api_call", method=method, path=path, params=params)
-    spare = {"name": "spare", "mailto": ["spare@example.org"]}
-    path = "/cluster/notifications/endpoints/sendmail"
-    await quorate.facts("api_call", method="POST", path=path, params=spare)
+        await quorate.write(method, path, params)
 
 
 async def read(quorate, path: str) -> Any:
     where = path.rpartition("/")[0] if "/firewall/rules/" in path else path
     shown = await quorate.facts("api_call", method="GET", path=where)
-    return {name: value for name, value in shown.items() if name not in ("took", "digest")}
+    return {name: value for name, value in in_one_order(shown).items() if name not in ("took", "digest")}
 
 
 @tries(
@@ -178,13 +193,13 @@ async def read(quorate, path: str) -> Any:
 async def test_what_protects_less_is_a_destruction(tmp_path, attack):
     path, params = WEAKER[attack]
     arguments = {"method": "PUT", "path": path, "params": params}
-    async with rig(tmp_path) as admin:
+    async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         before = await read(admin, path)
         policy = rules(NOTHING_IS_DESTROYED)
         async with (
-            second_server(admin, tmp_path / "operate.jsonl", access=Access.OPERATE) as operate,
-            second_server(admin, tmp_path / "ruled.jsonl", policy=policy) as ruled,
+            second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
+            second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
         ):
             for dry_run in (True, False):
                 refused = await operate.refusal("api_call", **arguments, dry_run=dry_run)
@@ -200,11 +215,13 @@ async def test_what_protects_less_is_a_destruction(tmp_path, attack):
 @pytest.mark.parametrize("edit", NOT_WEAKER)
 async def test_wider_and_neutral_edits_stay_a_change(tmp_path, edit):
     path, params = NOT_WEAKER[edit]
-    async with rig(tmp_path) as admin:
+    async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         before = await read(admin, path)
         policy = rules(NOTHING_IS_DESTROYED)
-        async with second_server(admin, tmp_path / "o.jsonl", access=Access.OPERATE, policy=policy) as operate:
+        async with second_server(
+            admin, tmp_path / "o.jsonl", in_memory=True, access=Access.OPERATE, policy=policy
+        ) as operate:
             await operate.facts("api_call", method="PUT", path=path, params=params)
             assert operate.audit()[-1]["risk"] == "change"
         if edit != "still protected":
@@ -233,13 +250,13 @@ TOOLS: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("attack", TOOLS)
 async def test_the_named_tools_follow(tmp_path, attack):
     path, tool, arguments = TOOLS[attack]
-    async with rig(tmp_path) as admin:
+    async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         before = await read(admin, path)
         policy = rules(NOTHING_IS_DESTROYED)
         async with (
-            second_server(admin, tmp_path / "operate.jsonl", access=Access.OPERATE) as operate,
-            second_server(admin, tmp_path / "ruled.jsonl", policy=policy) as ruled,
+            second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
+            second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
         ):
             refused = await operate.refusal(tool, **arguments)
             assert "access level operate" in refused
@@ -256,12 +273,12 @@ async def test_the_named_tools_follow(tmp_path, attack):
 
 
 async def test_a_guest_leaves_ha_only_with_admin(tmp_path):
-    async with rig(tmp_path) as admin:
+    async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         policy = rules(NOTHING_IS_DESTROYED)
         async with (
-            second_server(admin, tmp_path / "operate.jsonl", access=Access.OPERATE) as operate,
-            second_server(admin, tmp_path / "ruled.jsonl", policy=policy) as ruled,
+            second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
+            second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
         ):
             for arguments in ({"guest": 102}, {"rule": "apart"}):
                 assert "access level operate" in await operate.refusal("ha_remove", **arguments)
@@ -272,10 +289,10 @@ async def test_a_guest_leaves_ha_only_with_admin(tmp_path):
 
 
 async def test_what_cannot_be_read_counts_as_protected(tmp_path):
-    async with rig(tmp_path) as admin:
+    async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         before = await read(admin, JOB)
-        async with second_server(admin, tmp_path / "operate.jsonl", access=Access.OPERATE) as operate:
+        async with second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate:
             await operate.facts("api_call", method="GET", path="/cluster/backup")
             admin.sim.faults.add(f"500:disk I/O error:GET:{JOB}")
             arguments = {"method": "PUT", "path": JOB, "params": {"schedule": "01:00"}}
@@ -285,7 +302,7 @@ async def test_what_cannot_be_read_counts_as_protected(tmp_path):
 
 
 async def test_only_options_that_may_protect_cost_a_request(tmp_path):
-    async with rig(tmp_path) as quorate:
+    async with rig(tmp_path, in_memory=True) as quorate:
         await set_up(quorate)
 
         async def count_reads(**params) -> int:

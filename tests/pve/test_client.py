@@ -8,7 +8,15 @@ import pytest
 from pve_simulator.clock import ManualClock
 from pve_simulator.simulator import SimulatedCluster
 from quorate.app import simulated_cluster
-from quorate.problems import AuthenticationFailed, NodeOffline, NotFound, OutcomeUnknown, ServerFailed, TimedOut
+from quorate.problems import (
+    AuthenticationFailed,
+    NodeOffline,
+    NotFound,
+    OutcomeUnknown,
+    ServerFailed,
+    TimedOut,
+    Unreachable,
+)
 from quorate.pve.client import PveClient
 from quorate.pve.connection import Limits, Password, Secret, Trust
 from tests.rigs.mcp_session import DrivenTime
@@ -35,7 +43,7 @@ async def test_a_pinned_fingerprint_is_enough_to_trust_a_server():
         await client.close()
 
 
-async def test_verification_is_off_only_when_told_so():
+async def test_verification_is_off_only_on_request():
     async with client_of(change=lambda connection: replace(connection, trust=Trust(verify=False))) as (client, _):
         assert (await client.get("/version"))["version"]
 
@@ -79,6 +87,16 @@ async def test_a_read_moves_on_to_the_next_endpoint_when_one_is_down():
         assert len(await client.get("/nodes")) == 3
         await sim.stop_endpoint(1)
         assert len(await client.get("/nodes")) == 3
+
+
+async def test_if_no_address_answers_the_error_names_them_all():
+    async with client_of(endpoints=2) as (client, sim):
+        for number in range(2):
+            await sim.stop_endpoint(number)
+        with pytest.raises(Unreachable) as caught:
+            await client.get("/nodes")
+        assert "None of the 2 addresses" in caught.value.what
+        assert all(endpoint in str(caught.value.why) for endpoint in sim.urls)
 
 
 async def test_a_write_moves_on_only_if_no_connection_was_made():
@@ -130,7 +148,7 @@ async def test_a_slow_answer_is_a_timeout():
             await client.get("/nodes")
 
 
-async def test_not_found_is_told_by_words_because_pve_says_500():
+async def test_not_found_is_recognized_by_its_text_because_pve_says_500():
     async with client_of() as (client, _):
         with pytest.raises(NotFound, match="does not exist"):
             await client.get("/nodes/pve1/qemu/9999/config")

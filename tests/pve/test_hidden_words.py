@@ -8,9 +8,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.pve.hidden_words import BLANK, HiddenWords
-from quorate.pve.subjects import Subject
-from quorate.pve.targets import GUEST
+from quorate.pve.filtered_cluster import BLANK, HiddenWords
+from quorate.pve.targets import GUEST, Subject
 
 NAMES = st.from_regex(r"[aAb1](?:[ab1.-]{0,40}[ab1])?", fullmatch=True)
 

@@ -66,7 +66,7 @@ async def test_one_cancelled_caller_does_not_fail_the_others():
 async def test_a_guest_that_leaves_while_its_node_is_asked_is_not_on_it():
     """A container that moves is stopped first: its node no longer lists it, and the view still calls it running."""
     async with inventory_of(faults=["latency:1:GET:/nodes/pve3/lxc;count=1"]) as (inventory, sim, clock):
-        moving = next(one for one in sim.world.guests.values() if one.node == "pve3" and one.kind == "lxc")
+        moving = next(guest for guest in sim.world.guests.values() if guest.node == "pve3" and guest.kind == "lxc")
         reader = asyncio.create_task(inventory.fresh_guests("pve3"))
         while ("GET", "/nodes/pve3/lxc") not in sim.requests:
             await asyncio.sleep(0)
@@ -81,7 +81,7 @@ async def test_a_guest_that_leaves_while_its_node_is_asked_is_not_on_it():
 async def test_guests_of_a_node_that_does_not_answer_stay_as_the_cluster_knows_them():
     async with inventory_of(faults=["500:no reply:GET:/nodes/pve3/qemu"]) as (inventory, sim, _):
         there = {row.vmid for row in await inventory.fresh_guests("pve3")}
-        assert there == {one.vmid for one in sim.world.guests.values() if one.node == "pve3"}
+        assert there == {guest.vmid for guest in sim.world.guests.values() if guest.node == "pve3"}
 
 
 @pytest.mark.parametrize(

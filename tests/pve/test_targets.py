@@ -8,7 +8,10 @@ from quorate.pve.wire import read
 
 
 def things(method, path, version=NEWEST, /, **params):
-    return {f"{one.kind} {one.id or one.node or one.pool or 'all'}" for one in reach(method, path, version, **params)}
+    return {
+        f"{target.kind} {target.id or target.node or target.pool or 'all'}"
+        for target in reach(method, path, version, **params)
+    }
 
 
 def reach(method, path, version=NEWEST, /, **params):
@@ -41,7 +44,7 @@ def test_a_volume_names_its_owner(volume, vmid):
     assert owner(volume) == vmid
 
 
-def test_the_guest_of_a_path_stands_for_its_node():
+def test_a_path_to_a_guest_names_the_guest_and_not_its_node():
     assert things("POST", "/nodes/pve1/qemu/100/status/stop") == {"guest 100"}
     assert things("PUT", "/nodes/pve1/lxc/200/firewall/options", enable=1) == {"guest 200"}
 
@@ -72,11 +75,13 @@ def test_disks_name_their_storage_and_the_guest_they_come_from():
 
 def test_what_is_only_copied_is_only_looked_into():
     clone = reach("POST", "/nodes/pve1/qemu/9000/clone", newid=120)
-    levels = {one.id: (one.level, one.born) for one in clone if one.kind == "guest"}
+    levels = {target.id: (target.level, target.born) for target in clone if target.kind == "guest"}
     assert levels == {"9000": ("look_inside", False), "120": (None, True)}
-    given = {"vmid": 120, "archive": "pbs:backup/vm/103/x", "scsi0": "nas:0,import-from=nas:104/vm-104-disk-0.raw"}
+    params = {"vmid": 120, "archive": "pbs:backup/vm/103/x", "scsi0": "nas:0,import-from=nas:104/vm-104-disk-0.raw"}
     levels = {
-        one.id: (one.level, one.born) for one in reach("POST", "/nodes/pve1/qemu", **given) if one.kind == "guest"
+        target.id: (target.level, target.born)
+        for target in reach("POST", "/nodes/pve1/qemu", **params)
+        if target.kind == "guest"
     }
     assert levels == {"120": (None, True), "103": ("look_inside", False), "104": ("look_inside", False)}
 
@@ -113,7 +118,7 @@ def test_every_vmid_node_storage_and_pool_that_an_endpoint_takes_is_seen(version
             request = read(facts(version), endpoint.method, path, {name: samples[kind]})
             if request is None or name in request.match.values:
                 continue
-            assert samples[kind] in {one.id for one in find_targets(request)}, (endpoint, name)
+            assert samples[kind] in {target.id for target in find_targets(request)}, (endpoint, name)
 
 
 def test_a_backup_is_of_all_guests_unless_it_lists_them():
@@ -121,7 +126,7 @@ def test_a_backup_is_of_all_guests_unless_it_lists_them():
     assert everyone == {"guests all", "storage nas"}
     assert things("POST", "/nodes/pve1/vzdump", storage="nas") >= {"guests pve1"}
     assert "guests pve1" not in things("POST", "/nodes/pve1/vzdump", vmid="100", **{"prune-backups": "keep-last=1"})
-    (left,) = [one for one in reach("POST", "/nodes/pve1/vzdump", exclude=["100;101"]) if one.kind == "guests"]
+    (left,) = [target for target in reach("POST", "/nodes/pve1/vzdump", exclude=["100;101"]) if target.kind == "guests"]
     assert left.without == {"100", "101"}
 
 

@@ -15,16 +15,16 @@ parts = st.dictionaries(words, words, min_size=1, max_size=6)
 
 
 @given(parts)
-def test_building_what_was_parsed_gives_the_same_text(wanted):
-    text = values.build(wanted)
+def test_building_what_was_parsed_gives_the_same_text(parsed):
+    text = values.build(parsed)
     assert values.build(values.parse(text)) == text
 
 
 @given(parts, words, words)
-def test_merging_changes_one_part_and_keeps_the_others_in_their_order(wanted, key, value):
-    merged = values.parse(values.merge(values.build(wanted), {key: value}))
+def test_merging_changes_one_part_and_keeps_the_others_in_their_order(original, key, value):
+    merged = values.parse(values.merge(values.build(original), {key: value}))
     assert merged[key] == value
-    assert [name for name in merged if name != key] == [name for name in wanted if name != key]
+    assert [name for name in merged if name != key] == [name for name in original if name != key]
 
 
 def test_none_takes_a_part_out_and_the_default_key_stays_bare():
@@ -97,5 +97,5 @@ def test_the_boot_disk_is_found_in_new_and_old_configurations(config, disk):
         ("none,media=cdrom", False),
     ],
 )
-def test_the_cloudinit_drive_is_told_from_other_drives(drive, yes):
+def test_the_cloudinit_drive_is_distinguished_from_other_drives(drive, yes):
     assert values.is_cloudinit(drive) is yes

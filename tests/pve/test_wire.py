@@ -59,7 +59,7 @@ def sending(*, over_http: bool) -> Iterator[Sends]:
         await site.start()
         host, port = server.addresses[0][:2]
         client = PveClient(Connection((f"http://{host}:{port}",), Token("root@pam!test", Secret("not-used"))))
-        client.note_nodes(["pve1"])
+        client.note_nodes({"pve1": True})
         if not over_http:
             client._session = Wire(answer)  # type: ignore[assignment]
         return server, client
@@ -70,8 +70,8 @@ def sending(*, over_http: bool) -> Iterator[Sends]:
         def send(method: str, path: str, params: Given) -> dict[str, Any]:
             read_there.clear()
             runner.run(client.request(method, path, params))
-            (found,) = read_there
-            return found
+            (request,) = read_there
+            return request
 
         yield send
         runner.run(client.close())
@@ -121,16 +121,16 @@ def as_pve_reads(endpoint: Endpoint, raw: dict[str, Any]) -> dict[str, list[str]
     has_cdrom = re.fullmatch(r"/nodes/{node}/qemu(/{vmid}/config)?", endpoint.template) and endpoint.method != "GET"
     if has_cdrom:
         raw = dict(with_cdrom_alias(raw))
-    found = {}
+    texts = {}
     for name, value in raw.items():
         schema = parameters._schema_of(endpoint, name)
         if schema.get("type") == "string" and str(schema.get("format", "")).endswith("-list"):
             listed = parameters.split_list(",".join(value) if isinstance(value, list) else value)
             aliased = has_cdrom and name in ("delete", "revert")
-            found[name] = ["ide2" if one == "cdrom" and aliased else one for one in listed]
+            texts[name] = ["ide2" if element == "cdrom" and aliased else element for element in listed]
         else:
-            found[name] = value if isinstance(value, list) else [value]
-    return found
+            texts[name] = value if isinstance(value, list) else [value]
+    return texts
 
 
 def agree(sends: Sends, endpoint: Endpoint, params: Given) -> None:
@@ -157,7 +157,7 @@ def test_judges_see_what_pve_reads(sends: Sends, call: tuple[Endpoint, dict[str,
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.template}")
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.template}")
 def test_judges_see_what_pve_reads_at_every_endpoint(sends_in_memory: Sends, endpoint: Endpoint) -> None:
     @given(call=calls([endpoint]))
     @settings(max_examples=sweep_size(10, 25), deadline=None, suppress_health_check=list(HealthCheck))

@@ -26,7 +26,7 @@ from mcp import Client
 
 from quorate.app import build
 from quorate.config import Access, Approval, Settings
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.ssh.settings import Login, SshSettings
 from tests.real.keys import make_key
 from tests.real.needs import engines_problem

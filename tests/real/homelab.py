@@ -33,7 +33,7 @@ from mcp import Client
 
 from quorate.app import build
 from quorate.config import Access, Approval, Settings
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.ssh.settings import Login as Usual
 from quorate.ssh.settings import SshSettings
 from tests.real.homelab_hosts import Login, RealHost, Segment
@@ -154,10 +154,10 @@ async def gone(host: RealHost, text: str) -> None:
 
 
 async def register(quorate: Rig, host: RealHost) -> None:
-    given: dict[str, Any] = {"user": host.login.user, "jump": host.jump}
+    login: dict[str, Any] = {"user": host.login.user, "jump": host.jump}
     if host.login.password is not None:
-        given |= {"password": "file:password", "sudo_password": "file:password"}
+        login |= {"password": "file:password", "sudo_password": "file:password"}
     await quorate.facts(
         "host_register", host=host.name, address=host.address, verify=False,
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in login.items() if value is not None},
     )  # fmt: skip

@@ -31,7 +31,7 @@ class Crowd:
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def known_hosts(self, *others: str) -> str:
-        return "".join(known_hosts(one, 22, self._folder / "host_key") for one in (*self.addresses, *others))
+        return "".join(known_hosts(address, 22, self._folder / "host_key") for address in (*self.addresses, *others))
 
     def set_up(self) -> None:
         root = self._folder / "root"
@@ -64,7 +64,7 @@ class Crowd:
         run("ip", "netns", "add", name)
         CROWD.ip("link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", name)
         CROWD.ip("link", "set", f"to-{name}", "master", CROWD.bridge, "up")
-        given = f"address add {address}/24 dev eth0\nlink set eth0 up\nlink set lo up\n"
-        subprocess.run(["ip", "-n", name, "-batch", "-"], input=given.encode(), check=True)
+        commands = f"address add {address}/24 dev eth0\nlink set eth0 up\nlink set lo up\n"
+        subprocess.run(["ip", "-n", name, "-batch", "-"], input=commands.encode(), check=True)
         apart = ["nsenter", f"--net=/run/netns/{name}", "unshare", "--uts", "sh", "-c", _BECOME_ONE, "sh"]
         return subprocess.Popen([*apart, name, str(root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)

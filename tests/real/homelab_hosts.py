@@ -277,8 +277,8 @@ class RealHost:
             rule = self.rootfs / "etc/sudoers.d/login"
             rule.write_text(f"{self.login.user} ALL=(ALL:ALL) ALL\n")
             rule.chmod(0o440)
-            given = f"{self.login.user}:{self.login.password}"
-            subprocess.run(["chroot", str(self.rootfs), "chpasswd"], input=given.encode(), check=True)
+            credentials = f"{self.login.user}:{self.login.password}"
+            subprocess.run(["chroot", str(self.rootfs), "chpasswd"], input=credentials.encode(), check=True)
             return
         (home / ".ssh").mkdir(mode=0o700)
         (home / ".ssh/authorized_keys").write_text(f"{public(self._key)}\n")

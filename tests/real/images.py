@@ -181,12 +181,12 @@ def _kernel(work: Path) -> None:
 
 def _with_dependencies(folder: Path, names: Iterable[str]) -> list[Path]:
     """The kernel's modules in the order they load: each says what it needs, which differs from kernel to kernel."""
-    found: list[Path] = []
+    modules: list[Path] = []
     for name in names:
         module = next(path for path in folder.rglob("*.ko") if path.stem.replace("-", "_") == name)
         needed = re.search(rb"\0depends=([^\0]+)\0", module.read_bytes())
-        found += [*_with_dependencies(folder, needed[1].decode().split(",") if needed else []), module]
-    return list(dict.fromkeys(found))
+        modules += [*_with_dependencies(folder, needed[1].decode().split(",") if needed else []), module]
+    return list(dict.fromkeys(modules))
 
 
 def _first_steps(modules: Iterable[Path]) -> str:

@@ -142,8 +142,8 @@ class Machine:
             line.settimeout(30)
             line.connect(str(self._folder / "monitor"))
             with line.makefile("rw") as text:
-                for each, given in (("qmp_capabilities", {}), (command, arguments)):
-                    text.write(json.dumps({"execute": each, "arguments": given, "id": each}) + "\n")
+                for each, parameters in (("qmp_capabilities", {}), (command, arguments)):
+                    text.write(json.dumps({"execute": each, "arguments": parameters, "id": each}) + "\n")
                 text.flush()
                 for answer in map(json.loads, text):
                     if answer.get("id") == command:

@@ -161,15 +161,15 @@ class Node:
 
     def processes(self, text: str) -> list[str]:
         """The command lines in the laboratory that contain the text: what was left running."""
-        found = []
+        lines = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
                 continue
             if text in line and path.parent.name != str(os.getpid()):
-                found.append(line)
-        return found
+                lines.append(line)
+        return lines
 
     def close(self) -> None:
         if self._server is not None:

@@ -42,15 +42,15 @@ async def result(api: Api, agent: str, *argv: str, stdin: str | None = None) -> 
     pid = (await execute(api, agent, *argv, stdin=stdin)).data["pid"]
     async with asyncio.timeout(60):
         while True:
-            found: dict[str, Any] = (await api.get(f"{agent}/exec-status", pid=pid)).data
-            if found["exited"]:
-                return found
+            status: dict[str, Any] = (await api.get(f"{agent}/exec-status", pid=pid)).data
+            if status["exited"]:
+                return status
 
 
 async def test_a_command_runs_in_the_machine(lab: Lab):
     async with root_client(lab) as api:
-        found = await result(api, REAL, "/bin/sh", "-c", "hostname; cat; echo err >&2; exit 3", stdin="in\n")
-        assert found == {
+        ended = await result(api, REAL, "/bin/sh", "-c", "hostname; cat; echo err >&2; exit 3", stdin="in\n")
+        assert ended == {
             "exited": 1,
             "exitcode": 3,
             "out-data": "vm\nin\n",
@@ -60,7 +60,7 @@ async def test_a_command_runs_in_the_machine(lab: Lab):
         }
 
 
-async def test_the_machine_tells_about_itself(lab: Lab):
+async def test_the_machine_describes_its_hardware_and_system(lab: Lab):
     async with root_client(lab) as api:
         assert (await api.get(f"{REAL}/get-host-name")).data == {"result": {"host-name": "vm"}}
         assert (await api.get(f"{REAL}/get-osinfo")).data["result"]["id"] == "debian"
@@ -89,7 +89,7 @@ async def test_a_file_of_several_pieces_is_read_whole(lab: Lab):
         assert written["out-data"].split()[0] == hashlib.md5(again).hexdigest()
 
 
-async def test_an_agent_that_is_gone_is_told_and_comes_back(lab: Lab):
+async def test_a_lost_agent_is_reported_and_works_again_later(lab: Lab):
     async with root_client(lab) as api:
         with lab.vm.agent_stopped():
             refused = await execute(api, REAL, "true")
@@ -97,7 +97,7 @@ async def test_an_agent_that_is_gone_is_told_and_comes_back(lab: Lab):
         assert (await result(api, REAL, "true"))["exitcode"] == 0
 
 
-async def test_a_machine_that_stands_still_does_not_answer_until_it_goes_on(lab: Lab):
+async def test_a_paused_machine_does_not_answer_until_it_continues(lab: Lab):
     async with root_client(lab) as api:
         with lab.vm.frozen():
             refused = await api.post(f"{REAL}/ping")
@@ -119,8 +119,8 @@ async def test_a_machine_that_is_off_does_not_answer(lab: Lab, tmp_path: Path):
 
 async def test_many_ask_at_once_and_everybody_gets_his_own_answer(lab: Lab):
     async with root_client(lab) as api:
-        found = await asyncio.gather(*(result(api, REAL, "/bin/echo", str(number)) for number in range(8)))
-        assert [each["out-data"] for each in found] == [f"{number}\n" for number in range(8)]
+        results = await asyncio.gather(*(result(api, REAL, "/bin/echo", str(number)) for number in range(8)))
+        assert [each["out-data"] for each in results] == [f"{number}\n" for number in range(8)]
 
 
 BINARY = base64.b64encode("é€".encode() + b"\xff\x00\n").decode()

@@ -18,7 +18,7 @@ AWKWARD = ["a b", "it's", '"double"', "$(touch /owned)", "`touch /owned`", "*", 
 
 
 @EVERY_TRANSPORT
-async def test_outputs_and_exit_code_come_apart_and_the_way_is_told(lab: Lab, tmp_path: Path, way: str):
+async def test_both_outputs_the_exit_code_and_the_transport_are_separate(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         ran = await inside.exec("cat /proc/sys/kernel/hostname; echo err >&2; exit 3")
         assert (ran["result"], ran["exit_code"], ran["stderr"]) == ("command failed (exit 3)", 3, "err\n")
@@ -71,13 +71,13 @@ async def test_a_command_is_ended_at_its_time_limit_with_all_that_it_has_started
 
 
 @ALL_BUT_JUMP
-async def test_a_long_command_goes_on_in_the_background_and_is_followed_to_its_end(lab: Lab, tmp_path: Path, way: str):
+async def test_a_long_command_runs_in_the_background_and_is_followed_to_its_end(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
-        wanted = "echo begun; while [ ! -e /run/go-on ]; do sleep 0.1; done; rm /run/go-on; echo ended; exit 5"
-        begun = await inside.exec(wanted, wait=0)
+        script = "echo begun; while [ ! -e /run/go-on ]; do sleep 0.1; done; rm /run/go-on; echo ended; exit 5"
+        begun = await inside.exec(script, wait=0)
         assert begun["result"] == "running"
         [job] = await inside.quorate.rows("guest_job")
-        assert (job["job"], job["command"], job["way"]) == (begun["job"], wanted, TRANSPORTS[way])
+        assert (job["job"], job["command"], job["way"]) == (begun["job"], script, TRANSPORTS[way])
         while (told := await inside.quorate.facts("guest_job", action="poll", job=begun["job"])).get("stdout") is None:
             assert told["state"] == "running"
             if way == "agent":

@@ -23,13 +23,13 @@ async def test_a_hundred_commands_at_once_share_a_few_connections_to_the_node(la
         node = lab.nodes["pve1"]
         before = logins(node)
 
-        async def one(number: int) -> None:
+        async def use(number: int) -> None:
             ran = await inside.exec(
                 ["sh", "-c", 'read line; echo "$1 $line"; exit "$1"', "sh", str(number)], stdin="é\n"
             )
             assert (ran["exit_code"], ran["stdout"]) == (number, f"{number} é\n")
 
-        await asyncio.gather(*(one(number) for number in range(100)))
+        await asyncio.gather(*(use(number) for number in range(100)))
         assert logins(node) - before <= 4  # one, and another only if commands run for five seconds or more
         assert len(node.connections()) <= 4
 
@@ -42,14 +42,14 @@ async def test_long_commands_do_not_keep_the_others_waiting(lab: Lab, tmp_path: 
             while len(await inside.running("sleep 4720")) < 14:
                 await asyncio.sleep(0.1)
         assert (await inside.exec(["echo", "through"]))["stdout"] == "through\n"
-        assert not any(one.done() for one in waited_for)
+        assert not any(waiting.done() for waiting in waited_for)
         assert 2 <= ssh_of(inside.quorate).pool.connections <= 4
         await inside.look("pkill", "-f", "sleep 4720")
         await asyncio.gather(*waited_for)
         await inside.gone("sleep 4720")
 
 
-async def test_a_dead_connection_is_noticed_and_made_anew(lab: Lab, tmp_path: Path):
+async def test_a_dead_connection_is_noticed_and_replaced(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
         node = lab.nodes["pve1"]
         assert (await inside.exec(["echo", "one"]))["stdout"] == "one\n"
@@ -59,7 +59,7 @@ async def test_a_dead_connection_is_noticed_and_made_anew(lab: Lab, tmp_path: Pa
         assert logins(node) - before == 1
 
 
-async def test_a_command_whose_connection_breaks_is_told_as_unknown_and_not_sent_again(lab: Lab, tmp_path: Path):
+async def test_after_a_broken_connection_a_command_is_reported_as_unknown_and_not_sent_again(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
         command = "echo ran >> /srv/times; sleep 4721"
         calling = asyncio.ensure_future(inside.quorate.call("guest_exec", guest=101, command=command))

@@ -34,12 +34,12 @@ async def test_a_file_of_every_byte_is_written_read_and_kept_as_it_is(lab: Lab, 
         assert (done["result"], done["file"], done["way"]) == ("done", "made", TRANSPORTS[way])
         looked = await inside.look("sh", "-c", "cd /srv/new/deep; cat ./* | sha256sum; stat -c '%a %U %G' ./*")
         assert looked.split() == [hashlib.sha256(data).hexdigest(), "-", "640", "worker", "worker"]
-        found = b""
-        while len(found) < len(data):
-            part = await inside.facts("guest_file_read", path=path, offset=len(found), limit=61_000)
+        content = b""
+        while len(content) < len(data):
+            part = await inside.facts("guest_file_read", path=path, offset=len(content), limit=61_000)
             assert part["size"] == len(data)
-            found += base64.b64decode(part["base64"])
-        assert found == data
+            content += base64.b64decode(part["base64"])
+        assert content == data
         done = await inside.facts("guest_file_write", path=path, content="ü\n")
         assert done["file"] == f"replaced, {len(data)} bytes before"
         await inside.facts("guest_file_write", path=path, content="more\n", append=True)
@@ -112,7 +112,7 @@ async def test_links_pipes_folders_and_what_is_not_there(lab: Lab, tmp_path: Pat
         await inside.look("rm", "-r", "/srv/k")
 
 
-async def test_what_the_agent_cannot_read_is_told(lab: Lab, tmp_path: Path):
+async def test_paths_that_the_agent_cannot_use_are_refused_with_the_reason(lab: Lab, tmp_path: Path):
     async with reached(lab, "agent", tmp_path) as inside:
         assert "it does not exist" in await inside.refusal("guest_file_read", path="/srv/nope")
         assert "parents=true" in await inside.refusal("guest_file_write", path="/srv/no/where", content="x")

@@ -96,7 +96,7 @@ async def test_apt_installs_what_is_new_and_a_package_that_fails_is_rolled_back(
             assert "post-installation script" in failed["report"]["output"]
 
 
-async def test_a_port_that_nobody_listens_on_is_not_healthy(lab: Lab, tmp_path: Path):
+async def test_a_closed_port_is_not_healthy(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path, access=Access.ADMIN) as inside:
         with repository(lab.debian) as packages:
             lab.debian.run("dpkg", "--install", packages.offer(1))

@@ -21,7 +21,7 @@ def written(folder: Path) -> str:
     return "".join(path.read_bytes().decode("latin-1") for path in files)
 
 
-async def test_sudo_gets_its_password_and_nobody_sees_it(homelab: HomelabLab, tmp_path: Path):
+async def test_sudo_gets_its_password_unseen(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path, "nas") as quorate:
         plain = await quorate.facts("host_exec", host="nas", command=["id", "-un"])
         assert plain["stdout"] == "keeper\n"
@@ -38,7 +38,7 @@ async def test_sudo_gets_its_password_and_nobody_sees_it(homelab: HomelabLab, tm
     assert PASSWORD not in homelab.hosts["nas"].log
 
 
-async def test_a_login_that_may_not_use_sudo_is_told_so(homelab: HomelabLab, tmp_path: Path):
+async def test_a_login_without_sudo_is_refused_with_the_reason(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path, "web") as quorate:
         verified = await quorate.facts("host_verify", host="web")
         assert (verified["verified"], verified["root"]) == (True, "no")
@@ -46,7 +46,7 @@ async def test_a_login_that_may_not_use_sudo_is_told_so(homelab: HomelabLab, tmp
 
 
 @pytest.mark.parametrize(("name", "sudo"), [("nas", True), ("desk", False), ("pi", False), ("cellar", False)])
-async def test_a_command_goes_on_in_the_background_until_it_is_stopped(
+async def test_a_command_runs_in_the_background_until_it_is_stopped(
     homelab: HomelabLab, tmp_path: Path, name: str, sudo: bool
 ):
     names = ("web", "cellar") if name == "cellar" else (name,)
@@ -113,7 +113,7 @@ async def test_a_host_may_be_used_by_its_administration_account_and_goes_back(ho
     nas.run("rm", "-r", "/home/quorate")
 
 
-async def test_a_host_without_the_programs_for_it_is_told_before_anything_is_done(homelab: HomelabLab, tmp_path: Path):
+async def test_missing_programs_on_a_host_are_reported_before_anything_is_done(homelab: HomelabLab, tmp_path: Path):
     bare = homelab.hosts["bare"]
     before = bare.run("ls", "-lR", "/etc", "/home").stdout
     async with serving(homelab, tmp_path, "bare") as quorate:

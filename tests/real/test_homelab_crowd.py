@@ -57,14 +57,14 @@ async def test_a_hundred_hosts_of_which_thirty_are_dead(homelab: HomelabLab, cro
     assert len(mixed) == 100
     async with serving(homelab, tmp_path, "pi", known=crowd.known_hosts(*dead)) as quorate:
         with silent(CROWD, *MUTE), lost(CROWD, *LOST):
-            found = await quorate.facts("network_discover", hosts=mixed, seconds=45)
-        rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+            discovered = await quorate.facts("network_discover", hosts=mixed, seconds=45)
+        rows = [dict(zip(discovered["columns"], row, strict=True)) for row in discovered["rows"]]
         assert {row["host"] for row in rows if row["why_not"]} == set(dead)
-        assert (found["discovered"], found["failed"], len(rows)) == (COUNT, len(dead), 100)
+        assert (discovered["discovered"], discovered["failed"], len(rows)) == (COUNT, len(dead), 100)
         alive = [row for row in rows if not row["why_not"]]
         assert len({row["device"] for row in alive}) == COUNT
         assert {row["host"]: row["name"] for row in alive} == crowd.names
-        assert found["seconds"] < 46
+        assert discovered["seconds"] < 46
 
 
 async def test_the_status_of_a_hundred_hosts_of_which_thirty_are_dead(
@@ -90,17 +90,17 @@ async def test_the_status_of_a_hundred_hosts_of_which_thirty_are_dead(
 async def test_a_scan_finds_exactly_who_is_there(homelab: HomelabLab, crowd: Crowd, tmp_path: Path, engine: str):
     async with serving(homelab, tmp_path, "pi") as quorate:
         with silent(CROWD, *MUTE), lost(CROWD, *LOST):
-            found = await quorate.rows(
+            scanned = await quorate.rows(
                 "network_scan", targets=[CROWD.network], ports=[22, 80], engine=engine, seconds=45, limit=500
             )
-        listening = {row["address"] for row in found if row["open_ports"] == "22"}
+        listening = {row["address"] for row in scanned if row["open_ports"] == "22"}
         assert listening == {*crowd.addresses, *MUTE}
-        assert {row["address"] for row in found} - listening == {OURS}
+        assert {row["address"] for row in scanned} - listening == {OURS}
 
 
 async def test_a_scan_sees_who_listens_where_and_who_has_gone(homelab: HomelabLab, tmp_path: Path, engine: str):
     desk, pi = homelab.hosts["desk"], homelab.hosts["pi"]
-    wanted = {
+    arguments = {
         "targets": [OURS_IN_LAN, f"{LAN.prefix}.0/27", f"{DMZ.prefix}.0/27"],
         "ports": [22, 8080],
         "engine": engine,
@@ -110,10 +110,10 @@ async def test_a_scan_sees_who_listens_where_and_who_has_gone(homelab: HomelabLa
     there |= {f"{DMZ.prefix}.1": "22", OURS_IN_LAN: ""}
     async with serving(homelab, tmp_path) as quorate:
         await quorate.facts("network_discover")
-        found = await quorate.facts("network_scan", **wanted)
-        assert found["answered"] == len(there)
+        scanned = await quorate.facts("network_scan", **arguments)
+        assert scanned["answered"] == len(there)
         with pi.away(), desk.running("busybox", "httpd", "-f", "-p", "8080"):
-            answer = await quorate.facts("network_scan", **wanted)
+            answer = await quorate.facts("network_scan", **arguments)
             rows = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
             open_ports = {row["address"]: row["open_ports"] for row in rows}
             gone = {pi.address: "22"}
@@ -129,8 +129,8 @@ async def test_a_host_behind_a_firewall_is_found_by_its_network_card_until_it_le
     pi = homelab.hosts["pi"]
     async with serving(homelab, tmp_path, "desk") as quorate:
         with pi.walled():
-            [found] = await quorate.rows("network_scan", targets=[pi.address])
-            assert (found["address"], found["mac"], found.get("open_ports", "")) == (pi.address, pi.mac, "")
+            [row] = await quorate.rows("network_scan", targets=[pi.address])
+            assert (row["address"], row["mac"], row.get("open_ports", "")) == (pi.address, pi.mac, "")
             with pi.away():  # the kernel remembers it, and has to ask for it before it knows better
                 place = (pi.address, "dev", LAN.bridge)
                 await asyncio.to_thread(run, "ip", "neighbour", "replace", *place, "lladdr", pi.mac, "nud", "stale")

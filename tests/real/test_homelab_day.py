@@ -93,12 +93,12 @@ async def test_jobs_on_every_host_survive_the_death_of_their_server(lab: Lab, ho
         jobs = {str(row["host"]).removeprefix("host "): row["job"] for row in await quorate.rows("host_job")}
         assert set(jobs) == set(alive)
         polled = {name: await quorate.facts("host_job", action="poll", job=job) for name, job in jobs.items()}
-        assert {(one["state"], one["stdout"]) for one in polled.values()} == {("running", "begun\n")}
+        assert {(job["state"], job["stdout"]) for job in polled.values()} == {("running", "begun\n")}
         await quorate.facts("host_exec", host=alive, command=["touch", "/tmp/go"])
         ended = await asyncio.gather(
             *(quorate.facts("host_job", action="poll", job=job, seconds=30) for job in jobs.values())
         )
-        told = {(one["state"], one["exit_code"], one["stdout"]) for one in ended}
+        told = {(job["state"], job["exit_code"], job["stdout"]) for job in ended}
         assert told == {("ended", 0, "begun\nsurvived\n")}
 
 

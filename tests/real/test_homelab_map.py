@@ -29,34 +29,34 @@ async def picture(quorate: Rig) -> bytes:
     return data
 
 
-async def test_every_host_tells_what_it_is(homelab: HomelabLab, tmp_path: Path):
+async def test_every_host_is_identified(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path) as quorate:
-        found = await quorate.facts("network_discover")
-        assert (found["discovered"], found["failed"]) == (len(homelab.hosts), 0)
+        discovered = await quorate.facts("network_discover")
+        assert (discovered["discovered"], discovered["failed"]) == (len(homelab.hosts), 0)
         for name, host in homelab.hosts.items():
             told = await quorate.facts("host_discover", host=name, detail=True)
             assert (told["system"]["hostname"], told["system"]["id"]) == (name, host.system)
-            [card] = [one for one in told["network"]["interfaces"] if one["name"] == "eth0"]
+            [card] = [interface for interface in told["network"]["interfaces"] if interface["name"] == "eth0"]
             assert f"{host.address}/24" in card["addresses"]
             assert card["mac"] == host.mac
             if name != "bare":
                 assert told["cpu"]["threads"] == int(host.run("busybox", "nproc").stdout)
                 assert [port["port"] for port in told["ports"]] == [22]
         nas = await quorate.facts("host_discover", host="nas", sections=["filesystems"], detail=True)
-        [disk] = [one for one in nas["filesystems"] if one["mount"] == "/srv"]
+        [disk] = [filesystem for filesystem in nas["filesystems"] if filesystem["mount"] == "/srv"]
         assert (disk["type"], disk["device"].startswith("/dev/loop")) == ("ext4", True)
         assert (await quorate.facts("host_discover", host="cellar"))["way"].endswith(f"through worker@{DMZ.prefix}.10")
 
 
-async def test_a_host_without_programs_tells_what_the_kernel_does(homelab: HomelabLab, tmp_path: Path):
+async def test_a_host_without_programs_shows_what_the_kernel_knows(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path, "bare") as quorate:
         told = await quorate.facts("host_discover", host="bare", detail=True)
         [card] = told["network"]["interfaces"]
         assert (card["name"], told["network"]["gateways"]) == ("eth0", [f"{DMZ.gateway} dev eth0"])
         unknown = {"cpu", "memory", "disks", "filesystems", "ports", "uptime"}
         assert unknown <= told["not_known"].keys()
-        assert {told["not_known"][one] for one in unknown} == {NOTHING_TELLS}
-        assert not {one for one in unknown if told.get(one)}
+        assert {told["not_known"][section] for section in unknown} == {NOTHING_TELLS}
+        assert not {section for section in unknown if told.get(section)}
         seen = await quorate.facts("network_discover")
         assert (seen["discovered"], seen["rows"][0][:4]) == (1, ["bare", 1, "bare", f"{DMZ.prefix}.11"])
 

@@ -53,9 +53,9 @@ async def test_a_host_with_another_key_gets_nothing(homelab: HomelabLab, tmp_pat
             assert (verdict["verified"], verdict["failed_at"]) == (False, "host key")
             refusal = await quorate.refusal("host_exec", host="desk", command=["touch", "/tmp/came-in"])
             assert "THE HOST KEY OF 10.78.1.11 HAS CHANGED" in refusal
-            found = {row["host"]: row for row in await quorate.rows("network_discover")}
-            assert not found["pi"]["why_not"]
-            assert "KEY" in found["desk"]["why_not"]
+            rows = {row["host"]: row for row in await quorate.rows("network_discover")}
+            assert not rows["pi"]["why_not"]
+            assert "KEY" in rows["desk"]["why_not"]
             assert await is_known_as_up(quorate, "desk")  # something is there, and it may be the host
             assert len(await quorate.rows("network_changes")) == known
             assert "Accepted" not in desk.log
@@ -63,7 +63,7 @@ async def test_a_host_with_another_key_gets_nothing(homelab: HomelabLab, tmp_pat
     assert not (desk.rootfs / "tmp/came-in").exists()
 
 
-async def test_a_wrong_password_and_a_strange_key_are_told_apart_from_the_rest(homelab: HomelabLab, tmp_path: Path):
+async def test_a_wrong_password_and_an_unknown_key_have_errors_of_their_own(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path, "nas", "pi") as quorate:
         wrong = "incorrect donkey"
         refusal = await quorate.refusal("host_exec", host="nas", command=["id"], password=wrong)
@@ -128,7 +128,7 @@ async def test_a_program_that_floods_or_hangs_spoils_only_its_own_part(homelab: 
         await gone(desk, "4711")
 
 
-async def test_a_login_that_only_floods_is_no_posix_system(homelab: HomelabLab, tmp_path: Path):
+async def test_a_login_that_only_floods_is_not_a_posix_system(homelab: HomelabLab, tmp_path: Path):
     desk = homelab.hosts["desk"]
     keys = desk.rootfs / "root/.ssh/authorized_keys"
     saved = keys.read_text()

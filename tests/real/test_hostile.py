@@ -191,22 +191,22 @@ async def test_links_of_a_container_lead_nowhere_outside_it(lab: Lab, tmp_path: 
 
 async def test_no_secret_is_on_a_command_line_of_the_node_in_an_answer_or_in_the_audit(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
-        given = {
+        arguments = {
             "command": "exec sleep 4733 --password=Canary-line",
             "env": {"APP_PASSWORD": "Canary-env"},
             "stdin": "Canary-stdin",
         }
-        shown = await inside.facts("guest_exec", **given, dry_run=True)
+        shown = await inside.facts("guest_exec", **arguments, dry_run=True)
         assert "Canary" not in str(shown)
         calling = asyncio.ensure_future(
-            inside.exec("cat >/dev/null; exec sleep 4733", env=given["env"], stdin=given["stdin"], wait=20)
+            inside.exec("cat >/dev/null; exec sleep 4733", env=arguments["env"], stdin=arguments["stdin"], wait=20)
         )
         await inside.there("sleep 4733")
         assert lab.nodes["pve1"].processes("Canary") == []
         assert await inside.running("Canary") == []
         calling.cancel()
         await asyncio.wait({calling})
-        await inside.exec(str(given["command"]), env=given["env"], stdin=given["stdin"])
+        await inside.exec(str(arguments["command"]), env=arguments["env"], stdin=arguments["stdin"])
         await inside.facts("guest_file_write", path="/srv/key", content="Canary-content")
         for node in lab.nodes.values():
             assert "Canary" not in node.log

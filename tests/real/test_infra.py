@@ -19,7 +19,7 @@ from tests.rigs.mcp_session import Rig, text_of
 
 pytestmark = pytest.mark.anyio
 STAY = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
-UNITS = [one for one in Path("/etc/systemd/system").glob("*.service") if one.is_file() and not one.is_symlink()]
+UNITS = [unit for unit in Path("/etc/systemd/system").glob("*.service") if unit.is_file() and not unit.is_symlink()]
 """The host with the engines has the files of the machine that the tests run on."""
 UNIT = "[Unit]\nDescription=Mine\n[Service]\nExecStart=/bin/sleep {}\n[Install]\nWantedBy=multi-user.target\n"
 
@@ -40,17 +40,17 @@ def state_of(host: EngineHost) -> dict[str, Any]:
     ids = host.docker("ps", "--all", "--quiet").split()
     told = json.loads(host.docker("inspect", *ids)) if ids else []
     return {
-        one["Name"]: {
-            "config": {key: value for key, value in one["Config"].items() if value and key != "Hostname"},
-            "limits": {key: value for key, value in one["HostConfig"].items() if value},  # null, [] and 0 are one
-            "mounts": sorted((each["Destination"], each.get("Name", "")) for each in one["Mounts"]),
-            "status": one["State"]["Status"],
+        container["Name"]: {
+            "config": {key: value for key, value in container["Config"].items() if value and key != "Hostname"},
+            "limits": {key: value for key, value in container["HostConfig"].items() if value},  # null, [] and 0 are one
+            "mounts": sorted((each["Destination"], each.get("Name", "")) for each in container["Mounts"]),
+            "status": container["State"]["Status"],
         }
-        for one in told
+        for container in told
     }
 
 
-async def test_a_plan_that_breaks_halfway_goes_on_and_is_rolled_back_to_what_was_there(host, tmp_path):
+async def test_a_plan_that_fails_halfway_continues_and_can_be_rolled_back(host, tmp_path):
     async with planning(host, tmp_path) as quorate:
         host.docker("run", "--detach", "--name", "old", "--env", "WORD=a b", "--memory", "64m", IMAGE, *STAY)
         host.docker("create", "--name", "asleep", "--volume", "pages:/data", IMAGE, *STAY)
@@ -101,9 +101,12 @@ async def test_a_plan_that_breaks_halfway_goes_on_and_is_rolled_back_to_what_was
         back = await quorate.facts("infra_rollback", backup=backup)
         assert f"{2 + len(UNITS)} pieces were read again" in back["proved"]
         after = state_of(host)
-        assert {name: one["status"] for name, one in after.items()} == {"/old": "running", "/asleep": "exited"}
-        for one in (*before.values(), *after.values()):
-            one.pop("status")
+        assert {name: container["status"] for name, container in after.items()} == {
+            "/old": "running",
+            "/asleep": "exited",
+        }
+        for container in (*before.values(), *after.values()):
+            container.pop("status")
         assert after == before
         host.docker("rm", "--force", "old", "asleep")
 

@@ -83,7 +83,7 @@ async def test_pct_refuses_in_its_own_words(lab: Lab, tmp_path: Path, command: s
     assert error in text
 
 
-async def test_pct_tells_about_its_containers(lab: Lab, tmp_path: Path):
+async def test_pct_shows_its_containers(lab: Lab, tmp_path: Path):
     assert await said(lab, lab.debian, tmp_path, "pct status 101") == (0, "status: running\n", "")
     _, listed, _ = await said(lab, lab.debian, tmp_path, "pct list")
     assert [line.split() for line in listed.splitlines()] == [

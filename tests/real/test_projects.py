@@ -34,14 +34,14 @@ def publish(host: EngineHost, command: str) -> None:
     running = host.docker("images", "--quiet", "--no-trunc", APP).split()
     host.docker("tag", "127.0.0.1:5000/app:next", APP)
     host.docker("push", APP)
-    for one in running:
-        host.docker("tag", one, APP)
+    for image in running:
+        host.docker("tag", image, APP)
     host.docker("rmi", "127.0.0.1:5000/app:next", "127.0.0.1:5000/app:1-new")
 
 
 def says(host: EngineHost) -> str:
-    [one] = host.docker("ps", "--quiet", "--filter", "label=com.docker.compose.service=one").split()
-    return host.docker("inspect", "--format", "{{.Config.Cmd}}", one)
+    [container] = host.docker("ps", "--quiet", "--filter", "label=com.docker.compose.service=one").split()
+    return host.docker("inspect", "--format", "{{.Config.Cmd}}", container)
 
 
 async def test_a_project_gets_new_images_or_keeps_the_old_ones(host: EngineHost, tmp_path: Path):

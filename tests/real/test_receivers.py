@@ -20,9 +20,8 @@ import pytest
 
 from quorate.config.watch import ChannelSettings
 from quorate.secret import Secret
-from quorate.state.outbox import Notice
-from quorate.watch.channels import Channel
-from quorate.watch.message import Message
+from quorate.watch.channels import Channel, Message
+from quorate.watch.outbox import Notice
 
 NTFY = shutil.which("ntfy")
 SYNAPSE = shutil.which("synapse_homeserver")
@@ -110,7 +109,7 @@ MESSAGE = Message("0123456789abcdef", "Node pve1 is offline", "It left.", "criti
 
 
 @pytest.mark.skipif(NTFY is None, reason="ntfy is not installed (https://docs.ntfy.sh/install)")
-async def test_ntfy_gets_a_message_once_even_if_nobody_knows_whether_it_arrived(tmp_path):
+async def test_ntfy_keeps_a_message_once_even_if_its_answer_was_lost(tmp_path):
     async with ntfy(tmp_path) as url:
         phone = channel("ntfy", {"url": url, "topic": "lab"})
         await phone.send(MESSAGE)
@@ -119,7 +118,7 @@ async def test_ntfy_gets_a_message_once_even_if_nobody_knows_whether_it_arrived(
 
 
 @pytest.mark.skipif(SYNAPSE is None, reason="Synapse is not installed (pip install matrix-synapse)")
-async def test_matrix_keeps_a_message_once_even_if_nobody_knows_whether_it_arrived(tmp_path):
+async def test_matrix_keeps_a_message_once_even_if_its_answer_was_lost(tmp_path):
     async with synapse(tmp_path) as url, aiohttp.ClientSession() as session:
 
         async def ask(method: str, path: str, token: str = "", **body: Any) -> Any:
@@ -138,7 +137,7 @@ async def test_matrix_keeps_a_message_once_even_if_nobody_knows_whether_it_arriv
         await phone.send(MESSAGE)
         await phone.send(MESSAGE, unsure=True)
         events = (await ask("GET", f"/_matrix/client/v3/rooms/{quote(room)}/messages?dir=b", token))["chunk"]
-        said = [one["content"]["body"] for one in events if one["type"] == "m.room.message"]
+        said = [event["content"]["body"] for event in events if event["type"] == "m.room.message"]
         assert len(said) == 1
         assert "Node pve1 is offline" in said[0]
 

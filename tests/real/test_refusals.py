@@ -32,7 +32,7 @@ async def refused(lab: Lab, folder: Path, guest: int = 101, **changes) -> str:
 # -- guests ------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_does_not_run_is_told_and_can_be_waited_for(lab: Lab, tmp_path: Path):
+async def test_a_stopped_agent_is_reported_and_can_be_waited_for(lab: Lab, tmp_path: Path):
     async with reached(lab, "agent", tmp_path) as inside:
         with lab.vm.agent_stopped():
             words = await inside.refusal("guest_exec", command=TOUCH)
@@ -45,7 +45,7 @@ async def test_an_agent_that_does_not_run_is_told_and_can_be_waited_for(lab: Lab
         assert await inside.look("ls", "/srv/entered") == ""
 
 
-async def test_a_vm_that_stands_still_is_told_and_its_command_is_found_again(lab: Lab, tmp_path: Path):
+async def test_a_paused_vm_is_reported_and_its_command_is_found_again(lab: Lab, tmp_path: Path):
     async with reached(lab, "agent", tmp_path) as inside:
         begun = await inside.exec("sleep 3; echo later", wait=0)
         with lab.vm.frozen():
@@ -61,7 +61,7 @@ async def test_a_vm_that_stands_still_is_told_and_its_command_is_found_again(lab
         assert await inside.look("ls", "/srv/entered") == ""
 
 
-async def test_a_stopped_container_is_told_by_pct_where_the_cluster_does_not_know_yet(lab: Lab, tmp_path: Path):
+async def test_pct_reports_a_stopped_container_before_the_cluster_view_does(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
         with lab.debian.stopped():
             words = await inside.refusal("guest_exec", command=TOUCH)
@@ -70,7 +70,7 @@ async def test_a_stopped_container_is_told_by_pct_where_the_cluster_does_not_kno
         assert (await inside.exec(["echo", "back"]))["stdout"] == "back\n"
 
 
-async def test_a_login_that_is_not_roots_is_told_what_it_may_not_do(lab: Lab, tmp_path: Path):
+async def test_a_login_other_than_root_is_refused_with_what_it_lacks(lab: Lab, tmp_path: Path):
     async with serving(lab, tmp_path, guests={101: Login(lab.debian.address, user="worker")}) as quorate:
         ran = await quorate.facts("guest_exec", guest=101, command=["id", "-un"])
         assert (ran["stdout"], ran["way"]) == ("worker\n", f"ssh to worker@{lab.debian.address}")
@@ -85,7 +85,7 @@ async def test_a_login_that_is_not_roots_is_told_what_it_may_not_do(lab: Lab, tm
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_refused_key_is_told_and_counts_again_once_it_is_accepted(lab: Lab, tmp_path: Path):
+async def test_a_refused_key_is_reported_and_works_once_it_is_accepted(lab: Lab, tmp_path: Path):
     async with reached(lab, "pct", tmp_path) as inside:
         with lab.nodes["pve1"].without_key():
             words = await inside.refusal("guest_exec", command=TOUCH)
@@ -132,7 +132,7 @@ async def test_a_changed_host_key_is_refused_loudly(lab: Lab, tmp_path: Path, wa
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_node_whose_ssh_server_is_down_is_told(lab: Lab, tmp_path: Path):
+async def test_a_node_whose_ssh_server_is_down_is_named(lab: Lab, tmp_path: Path):
     async with reached(lab, "openrc", tmp_path) as inside:
         with lab.nodes["pve2"].stopped():
             words = await inside.refusal("guest_exec", command=TOUCH)
@@ -152,7 +152,7 @@ async def test_a_container_is_never_entered_on_another_node(lab: Lab, tmp_path: 
     assert "10.77.2.2 cannot be reached" in words  # at the address that the cluster tells: nobody listens at port 22
 
 
-async def test_a_host_that_is_no_node_is_told(lab: Lab, tmp_path: Path):
+async def test_a_host_that_is_not_a_node_is_reported(lab: Lab, tmp_path: Path):
     words = await refused(lab, tmp_path, ssh={"node_hosts": {"pve1": lab.debian.address}})
     assert "has no command pct, so it is not a Proxmox VE node" in words
 
@@ -166,7 +166,7 @@ async def test_a_container_that_has_moved_is_looked_for_again(lab: Lab, tmp_path
         assert (await quorate.facts("guest_exec", guest=102, command=["true"]))["exit_code"] == 0
 
 
-async def test_a_cable_that_is_out_is_told_in_bounded_time_and_forgotten_when_it_is_back(
+async def test_an_unplugged_cable_is_reported_in_bounded_time_until_it_is_back(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Commands that run notice by silence, new connections are given up; both while packets vanish without a word."""

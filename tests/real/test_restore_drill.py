@@ -90,7 +90,7 @@ async def test_a_corrupt_an_unbootable_and_a_good_backup_are_distinguished(lab: 
         assert panic != login, "both are what their machines showed"
         assert min(len(panic), len(login)) > 1000, "text, not an empty screen"
         assert nothing_is_left(quorate.sim, backups, before)
-        (row,) = [one for one in await quorate.rows("backup_coverage", all=True) if one["vmid"] == 100]
+        (row,) = [coverage for coverage in await quorate.rows("backup_coverage", all=True) if coverage["vmid"] == 100]
         assert "ago" in row["proved"]
 
 
@@ -106,8 +106,8 @@ async def test_a_drill_is_finished_and_leaves_nothing_behind_though_its_servers_
         def restored() -> list[Guest]:
             return [guest for vmid, guest in world.guests.items() if vmid not in before]
 
-        await shell.killed_when(lambda: [one for one in restored() if one.lock == "create"], "runs", "work")
-        await shell.killed_when(lambda: [one for one in restored() if one.running], "runs", "work")
+        await shell.killed_when(lambda: [guest for guest in restored() if guest.lock == "create"], "runs", "work")
+        await shell.killed_when(lambda: [guest for guest in restored() if guest.running], "runs", "work")
         assert "1 of 1 backups proved" in await shell.run("runs", "work")
         assert "its agent (vm)" in await shell.run("runs", "show", started["run"])
         assert nothing_is_left(quorate.sim, backups, before)

@@ -63,9 +63,9 @@ async def test_a_service_that_was_killed_has_failed_until_it_is_started_again(la
         await control(inside, "start")
         await inside.look("systemctl", "kill", "-s", "KILL", "napping")
         await inside.gone("sleep infinity")
-        found = await inside.facts("guest_service", service="napping", log_lines=20)
-        assert found["state"] == "failed"
-        assert "signal" in found["ended"]
+        service = await inside.facts("guest_service", service="napping", log_lines=20)
+        assert service["state"] == "failed"
+        assert "signal" in service["ended"]
         again = await control(inside, "restart")
         assert again["before"].startswith("failed")
         assert again["now"].startswith("active")
@@ -73,7 +73,7 @@ async def test_a_service_that_was_killed_has_failed_until_it_is_started_again(la
 
 
 @CONTAINERS
-async def test_services_are_told_to_read_anew(lab: Lab, tmp_path: Path, way: str):
+async def test_services_are_reloaded(lab: Lab, tmp_path: Path, way: str):
     async with reached(lab, way, tmp_path) as inside:
         name = "crond" if inside.is_busybox else "napping"
         await control(inside, "start", name)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.services.catalogue import load_packaged
 from quorate.homelab.services.compose import environment_text
-from quorate.homelab.services.settings import choose
+from quorate.homelab.services.installations import choose
 from tests.real.engine_host import EngineHost, engine_host, serving
 from tests.real.network import run
 from tests.rigs.mcp_session import Rig
@@ -88,35 +88,35 @@ def installing(host: EngineHost, folder: Path) -> AbstractAsyncContextManager[Ri
 
 async def test_a_compose_service_is_installed_healthy_upgraded_taken_back_and_removed(host: EngineHost, tmp_path: Path):
     async with installing(host, tmp_path) as quorate:
-        given = {"service": "page", "host": "box"}
-        assert (await quorate.facts("service_check", **given))["fits"] == "yes"
-        done = await quorate.facts("service_install", **given, wait=50)
+        page = {"service": "page", "host": "box"}
+        assert (await quorate.facts("service_check", **page))["fits"] == "yes"
+        done = await quorate.facts("service_install", **page, wait=50)
         assert "running" in json.dumps(done)
         name = host.docker("ps", "--format", "{{.Names}}").strip()
         assert "page" in name
-        told = await quorate.facts("service_status", **given)
+        told = await quorate.facts("service_status", **page)
         assert (told["state"], told["health"], told["version"], told["drift"]) == ("running", "ok", "1", "none")
         word = host.docker("exec", name, "sh", "-c", "echo $WORD").strip()
         assert len(word) == 20
         assert word not in f"{done}{told}{quorate.audit()}"
         host.docker("exec", name, "sh", "-c", "echo kept > /data/file")
 
-        refusal = await quorate.refusal("service_upgrade", **given, to="broken", wait=50)
+        refusal = await quorate.refusal("service_upgrade", **page, to="broken", wait=50)
         assert "does not become healthy" in refusal
         assert "no disk" in refusal
         assert "runs again" in refusal
         assert host.docker("ps", "--format", "{{.Image}}").strip() == f"{PAGE}:1"
 
-        await quorate.facts("service_upgrade", **given, to="2", wait=50)
+        await quorate.facts("service_upgrade", **page, to="2", wait=50)
         assert host.docker("ps", "--format", "{{.Image}}").strip() == f"{PAGE}:2"
 
         host.docker("rm", "--force", host.docker("ps", "--quiet").strip())
-        assert (await quorate.facts("service_status", **given))["drift"] == ["page has no container"]
+        assert (await quorate.facts("service_status", **page))["drift"] == ["page has no container"]
 
-        await quorate.facts("service_uninstall", **given, wait=50)
+        await quorate.facts("service_uninstall", **page, wait=50)
         data = host.folder / "opt/page/data/file"
         assert data.read_text() == "kept\n"
-        await quorate.facts("service_uninstall", **given, data=True, wait=50)
+        await quorate.facts("service_uninstall", **page, data=True, wait=50)
         assert not (host.folder / "opt/page").exists()
         assert host.docker("ps", "--all", "--quiet").strip() == ""
 
@@ -137,21 +137,21 @@ def note() -> str | None:
 @pytest.mark.skipif(not importlib.util.find_spec("ansible_runner"), reason="pip install ansible-core ansible-runner")
 async def test_a_playbook_is_tried_run_and_taken_back_over_openssh(host: EngineHost, tmp_path: Path):
     async with installing(host, tmp_path) as quorate:
-        given = {"service": "note", "host": "box"}
-        tried = await quorate.facts("ansible_check", **given, tags=["folder"])
+        playbook = {"service": "note", "host": "box"}
+        tried = await quorate.facts("ansible_check", **playbook, tags=["folder"])
         assert tried["would_change"] == ["The folder is there"]
         assert note() is None
-        done = await quorate.facts("ansible_run", **given, wait=50)
+        done = await quorate.facts("ansible_run", **playbook, wait=50)
         assert note() == "hello\n"
         assert done["changed"] == ["The folder is there", "The note is written"]
         assert "The note is written" in [line for _, _, line in quorate.progress]
-        again = await quorate.facts("ansible_run", **given, wait=50)
+        again = await quorate.facts("ansible_run", **playbook, wait=50)
         assert again.get("changed", []) == []
-        await quorate.facts("service_uninstall", **given, wait=50)
+        await quorate.facts("service_uninstall", **playbook, wait=50)
         assert note() is None
 
 
-@pytest.mark.parametrize("name", [name for name, one in load_packaged().items() if one.compose])
+@pytest.mark.parametrize("name", [name for name, template in load_packaged().items() if template.compose])
 async def test_compose_understands_every_file_of_the_catalogue(host: EngineHost, tmp_path: Path, name: str):
     template = load_packaged()[name]
     chosen = await choose(template, {}, {}, Secrets(HomelabSettings()))

@@ -48,8 +48,12 @@ async def test_docker_pulls_an_image_runs_it_and_takes_it_away(host, tmp_path):
         assert made["digest"].startswith("sha256:")
         assert any("tiny:1" in (message or "") for *_, message in quorate.progress)
         assert fetched(host, 8080) > 100_000
-        found = await quorate.facts("workload_get", host="box", name="web")
-        assert (found["env"][0], found["restart"], found["labels"]) == ("GREETING", "unless-stopped", {"role": "web"})
+        workload = await quorate.facts("workload_get", host="box", name="web")
+        assert (workload["env"][0], workload["restart"], workload["labels"]) == (
+            "GREETING",
+            "unless-stopped",
+            {"role": "web"},
+        )
         told = await quorate.facts("workload_logs", host="box", name="web")
         assert "response:200" in told["log"][-1]
         assert (await quorate.facts("workload_power", host="box", name="web", action="stop"))["now"] == "exited"
@@ -67,17 +71,17 @@ async def test_docker_pulls_an_image_runs_it_and_takes_it_away(host, tmp_path):
 
 async def test_docker_keeps_the_old_one_until_the_new_one_runs(host, tmp_path):
     async with serving(host, tmp_path, "workloads") as quorate:
-        wanted = {"host": "box", "engine": "docker", "name": "site", "image": IMAGE, "ports": ["8081:80"]}
-        await quorate.facts("workload_deploy", **wanted, command=SERVE)
+        site = {"host": "box", "engine": "docker", "name": "site", "image": IMAGE, "ports": ["8081:80"]}
+        await quorate.facts("workload_deploy", **site, command=SERVE)
         before = host.docker("inspect", "--format", "{{.Id}}", "site")
-        broken = await quorate.refusal("workload_deploy", **wanted, command=["ls", "/nowhere"], replace=True)
+        broken = await quorate.refusal("workload_deploy", **site, command=["ls", "/nowhere"], replace=True)
         assert "did not stay up" in broken
         assert "The old site is restored" in broken
         assert "No such file" in broken
         assert host.docker("inspect", "--format", "{{.Id}}", "site") == before
         assert fetched(host, 8081) > 100_000
         done = await quorate.facts(
-            "workload_deploy", **wanted, command=[*SERVE[:-1], SERVE[-1].replace("/bin", "/")], replace=True
+            "workload_deploy", **site, command=[*SERVE[:-1], SERVE[-1].replace("/bin", "/")], replace=True
         )
         assert done["replaced"] == IMAGE
         assert fetched(host, 8081, "/bin/busybox") > 100_000
@@ -102,8 +106,8 @@ async def test_docker_is_reached_without_forwarding(host, tmp_path, way):
             await _lives_and_dies(host, tmp_path, "docker", IMAGE, "by curl", command=SERVE, ports=["8082:80"])
         else:
             with host.without_curl():
-                wanted = {"command": SERVE, "ports": ["8082:80"]}
-                await _lives_and_dies(host, tmp_path, "docker", IMAGE, "the command docker", **wanted)
+                options = {"command": SERVE, "ports": ["8082:80"]}
+                await _lives_and_dies(host, tmp_path, "docker", IMAGE, "the command docker", **options)
 
 
 async def test_podman_by_its_command(podman, tmp_path):
@@ -132,25 +136,27 @@ async def test_lxd(lxd, tmp_path, way):
 async def _lives_and_dies(host, folder, engine, image, way, *, env=("A", "b c"), **more):
     """Deployed, seen, stopped, started, replaced, taken away: what every engine can do."""
     async with serving(host, folder, "workloads") as quorate:
-        one = {"host": "box", "name": "thing", "engine": engine}
+        thing = {"host": "box", "name": "thing", "engine": engine}
         variables = {} if env is None else {"env": {env[0]: env[1]}}
-        made = await quorate.facts("workload_deploy", **one, image=image, volumes=["things:/data"], **variables, **more)
+        made = await quorate.facts(
+            "workload_deploy", **thing, image=image, volumes=["things:/data"], **variables, **more
+        )
         assert made["workload"]["state"] == "running"
         assert way in (await quorate.facts("workload_list", host="box", engine=engine))["engines"][engine]
-        found = await quorate.facts("workload_get", **one)
-        assert found["volumes"] == ["things:/data"]
-        assert env is None or env[0] in found["env"]
-        assert "b c" not in str(found)
+        workload = await quorate.facts("workload_get", **thing)
+        assert workload["volumes"] == ["things:/data"]
+        assert env is None or env[0] in workload["env"]
+        assert "b c" not in str(workload)
         assert [row["name"] for row in await quorate.rows("workload_list", host="box", engine=engine)] == ["thing"]
-        said = await quorate.facts("workload_logs", **one)
+        said = await quorate.facts("workload_logs", **thing)
         assert (
             said.get("note") == "It has printed nothing" if engine != "lxd" else "the instance is up" in said["log"][0]
         )
-        stopped = await quorate.facts("workload_power", **one, action="stop")
+        stopped = await quorate.facts("workload_power", **thing, action="stop")
         assert stopped["now"] in ("exited", "stopped")
-        assert (await quorate.facts("workload_power", **one, action="restart"))["now"] == "running"
-        replaced = await quorate.facts("workload_deploy", **one, image=image, replace=True, **variables, **more)
+        assert (await quorate.facts("workload_power", **thing, action="restart"))["now"] == "running"
+        replaced = await quorate.facts("workload_deploy", **thing, image=image, replace=True, **variables, **more)
         assert (replaced["workload"]["state"], "replaced" in replaced) == ("running", True)
-        assert replaced["workload"]["id"] != found["id"]
-        await quorate.facts("workload_remove", **one)
+        assert replaced["workload"]["id"] != workload["id"]
+        await quorate.facts("workload_remove", **thing)
         assert await quorate.rows("workload_list", host="box", engine=engine) == []

@@ -19,8 +19,7 @@ from mcp import Client
 from pve_simulator.guest_os.agent_socket import SocketAgent
 from quorate.app import build, simulated_cluster
 from quorate.config import Access, Approval, Settings
-from quorate.ssh.access import SshAccess
-from quorate.ssh.settings import Login, SshSettings
+from quorate.ssh.settings import Login, SshAccess, SshSettings
 from quorate.ssh.target import SshTarget
 from tests.real.lab import Lab
 from tests.real.machine import Machine

@@ -36,7 +36,7 @@ def literal_texts(folder: Path = SOURCE) -> Iterator[tuple[str, str]]:
 @functools.cache
 def built_advice() -> list[Advice]:
     """Every piece of advice that the source builds, with a letter for values that are known only at run time."""
-    found = []
+    texts = []
     for _, tree in _modules(SOURCE):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _name(node.func) in ("Advice", "see", "append_advice"):
@@ -44,16 +44,20 @@ def built_advice() -> list[Advice]:
                 text = _text(arguments[0]) if arguments else None
                 if text is not None:
                     build = see if _name(node.func) == "see" else Advice
-                    tools = [tool for one in arguments[1:] if (tool := _tool(one))]
-                    found.append(
-                        build(text, *tools, **{one.arg: _value(one.value) for one in node.keywords if one.arg})
+                    tools = [tool for argument in arguments[1:] if (tool := _tool(argument))]
+                    texts.append(
+                        build(
+                            text,
+                            *tools,
+                            **{keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg},
+                        )
                     )
-    return found
+    return texts
 
 
 @functools.cache
 def _modules(folder: Path) -> list[tuple[Path, ast.Module]]:
-    modules = (one for one in folder.rglob("*.py") if one.relative_to(folder).parts[0] not in OWN_WORDS)
+    modules = (path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in OWN_WORDS)
     return [(module, ast.parse(module.read_text())) for module in modules]
 
 
@@ -96,7 +100,7 @@ def _tool(node: ast.expr) -> ToolHint | None:
     tool = getattr(hints, _name(call.func if call else node), None)
     if not isinstance(tool, ToolHint):
         return None
-    return tool(**{one.arg: _value(one.value) for one in call.keywords if one.arg}) if call else tool
+    return tool(**{keyword.arg: _value(keyword.value) for keyword in call.keywords if keyword.arg}) if call else tool
 
 
 def _value(node: ast.expr) -> Any:

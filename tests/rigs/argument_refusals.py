@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from quorate.operations.argument_names import with_known_names
+from quorate.operations.arguments import decode, with_known_names
 from quorate.operations.registry import find_operation
-from quorate.pipeline.arguments import decode
 from quorate.problems import Problem
 
 
-def refusal_of(tool: str, given: Mapping[str, Any]) -> str:
+def refusal_of(tool: str, arguments: Mapping[str, Any]) -> str:
     operation = find_operation(tool)
     assert operation is not None
     with pytest.raises(Problem) as refused:
-        decode(operation, with_known_names(operation, given))
+        decode(operation, with_known_names(operation, arguments))
     return str(refused.value)

@@ -1,31 +1,80 @@
-"""Calls a tool of another server by its own name and parameters, and checks what it did."""
+"""Calls tools of other servers by their own names and parameters, and checks what they did."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pve_simulator.guests.guest import Guest
+from pve_simulator.storage.storages import Volume
 from pve_simulator.world import World
 from quorate.config import Access, Approval
-from tests.coverage.rows import Done, Row, seed_rows, volumes
+from tests import paths
 from tests.rigs.mcp_session import Rig, rig, text_of
+from tests.rigs.simulator import ask, volumes
 
 
 @dataclass(frozen=True)
-class Try:
+class Row:
+    """One call of a tool of another server."""
+
     tool: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     check: Callable[[Done], Any]
-    prepare: Callable[[World], Any] | None = None
+    prepare: Callable[[Any], Any] | None = None
+    homelab: Callable[[Path], AbstractAsyncContextManager[Any]] | None = None
+    """Where it runs, if a simulated cluster alone is not enough: yields something with a rig `quorate`. Values in
+    `arguments` may then be functions of that, and `prepare` gets it."""
 
 
-def as_tries(rows: Iterable[Row]) -> list[Try]:
-    """Rows that check only the world, as calls of the tools themselves."""
-    return [Try(row.tool, row.given, row.check, row.prepare) for row in rows]
+@dataclass
+class Done:
+    """A row that has been run: the world before and after, and what the product answered."""
+
+    rig: Rig
+    arguments: Mapping[str, Any]
+    runs_before: dict[int, tuple[bool, float]]
+    volumes_before: set[str]
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    homelab: Any = None
+    """What the row's `homelab` yielded."""
+
+    @property
+    def world(self) -> World:
+        return self.rig.sim.world
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.answers[-1]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.facts["columns"], row, strict=True)) for row in self.facts["rows"]]
+
+    def guest(self, parameter: str = "vmid") -> Guest:
+        """The guest that a parameter of the row names."""
+        return self.world.guests[int(self.arguments[parameter])]
+
+    def volume(self, volid: str) -> Volume:
+        storage = self.world.storages[volid.partition(":")[0]]
+        return next(space.volumes[volid] for space in storage.spaces.values() if volid in space.volumes)
+
+    def new_volumes(self) -> set[str]:
+        return volumes(self.world) - self.volumes_before
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        answer = await self.rig.call(tool, **arguments)
+        assert not answer.is_error, f"{tool} {arguments}: {text_of(answer)}"
+        self.answers.append(answer.structured_content)
+        return self.facts
+
+    async def get(self, path: str, /, **query: Any) -> Any:
+        return await ask(self.rig.sim, path, **query)
 
 
 @asynccontextmanager
@@ -44,17 +93,24 @@ async def surface(
         yield quorate
 
 
-async def attempt(quorate: Rig, tried: Try) -> Done:
-    """Prepare the world, call the tool and check what it did."""
+async def attempt(quorate: Rig, row: Row, homelab: Any = None, *, dry_run: bool = False) -> Done:
+    """Prepare the world, call the tool and check what it did. With `dry_run`, a dry run precedes it."""
     world = quorate.sim.world
-    if tried.prepare is not None:
-        tried.prepare(world)
-    running = {vmid: (guest.running, guest.started_at) for vmid, guest in world.guests.items()}
-    done = Done(quorate, dict(tried.given), running, volumes(world))
-    await done.call(tried.tool, **tried.given)
-    looked = tried.check(done)
-    if inspect.isawaitable(looked):
-        await looked
+    if row.prepare is not None:
+        ready = row.prepare(world if homelab is None else homelab)
+        if inspect.isawaitable(ready):
+            await ready
+    arguments = {name: value(homelab) if callable(value) else value for name, value in row.arguments.items()}
+    if dry_run:
+        mark = len(quorate.sim.requests)
+        await quorate.facts(row.tool, **{**arguments, "dry_run": True})
+        assert {method for method, _ in quorate.requests_since(mark)} <= {"GET"}
+    before = {vmid: (guest.running, guest.started_at) for vmid, guest in world.guests.items()}
+    done = Done(quorate, arguments, before, volumes(world), homelab=homelab)
+    await done.call(row.tool, **arguments)
+    checking = row.check(done)
+    if inspect.isawaitable(checking):
+        await checking
     return done
 
 
@@ -68,6 +124,13 @@ ONLY_DOCUMENTED: dict[tuple[str, str], dict[str, Any]] = {
     ("gilby125", "proxmox_remove_mountpoint_lxc"): {"disk": ["string", False, None]},
 }
 """What a server's documentation has and its code lacks; the rest is the same in both."""
+
+
+def seed_rows() -> list[dict[str, Any]]:
+    """Every row: system, tool and params (name -> type, whether it is required, default)."""
+    path = paths.DATA / "seed_tools.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    return rows
 
 
 def documented(system: str) -> dict[str, dict[str, Any]]:
@@ -90,7 +153,7 @@ def as_documented(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _type(part: Mapping[str, Any]) -> str:
     if "anyOf" in part:
-        return "|".join(_type(one) for one in part["anyOf"])
+        return "|".join(_type(option) for option in part["anyOf"])
     if "enum" in part:
         return f"{part['type']} enum({','.join(part['enum'])})"
     return f"array<{_type(part['items'])}>" if part["type"] == "array" else str(part["type"])
@@ -101,5 +164,5 @@ async def refused(quorate: Rig, tool: str, /, **arguments: Any) -> str:
     mark = len(quorate.sim.requests)
     answer = await quorate.call(tool, **arguments)
     assert answer.is_error, answer.structured_content
-    assert not [one for one in quorate.requests_since(mark) if one[0] != "GET"]
+    assert not [request for request in quorate.requests_since(mark) if request[0] != "GET"]
     return text_of(answer)

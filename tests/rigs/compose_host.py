@@ -50,7 +50,9 @@ case $6 in
 pull) while [ -e "$here/slow" ]; do sleep 0.05; done
     [ ! -e "$here/no-pull" ] || { echo "manifest unknown" >&2; exit 1; }; echo "page Pulled" >&2;;
 up) . "$folder/.env"; echo "$VERSION" > "$here/version"
-    printf 'c1\t%s-page-1\trunning\tUp 2 seconds\texample/page:%s\tpage\n' "$3" "$VERSION" > "$here/containers";;
+    state='running\tUp 2 seconds'
+    case $VERSION in *crashing) state='restarting\tRestarting (1) 2 seconds ago';; esac
+    printf "c1\t%s-page-1\t$state\texample/page:%s\tpage\n" "$3" "$VERSION" > "$here/containers";;
 down) rm -f "$here/containers" "$here/version";;
 logs) echo "page-1 | the last words";;
 esac
@@ -104,7 +106,7 @@ class ComposeHost:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            status = "200 OK" if self.version and "broken" not in self.version else "503 Not well"
+            status = "200 OK" if self.version and not self.version.endswith(("broken", "crashing")) else "503 Not well"
             writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
 

@@ -29,25 +29,25 @@ class Form:
 class _Forms(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Form] = []
+        self.forms: list[Form] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
+        attributes = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.found.append(Form(given.get("action", ""), given.get("method", "get")))
-        elif tag in ("input", "select", "textarea") and self.found and "name" in given:
-            self.found[-1].fields[given["name"]] = given.get("value", "")
+            self.forms.append(Form(attributes.get("action", ""), attributes.get("method", "get")))
+        elif tag in ("input", "select", "textarea") and self.forms and "name" in attributes:
+            self.forms[-1].fields[attributes["name"]] = attributes.get("value", "")
 
 
 def forms_of(page: httpx2.Response) -> list[Form]:
     parser = _Forms()
     parser.feed(page.text)
-    return parser.found
+    return parser.forms
 
 
 def form_with(page: httpx2.Response, **fields: str) -> Form:
     """The form that has these fields with these values."""
-    return next(one for one in forms_of(page) if fields.items() <= one.fields.items())
+    return next(form for form in forms_of(page) if fields.items() <= form.fields.items())
 
 
 @dataclass
@@ -92,6 +92,6 @@ async def ask_to_delete(quorate: Web, token: str, guest: str = "test-vm") -> str
     async with quorate.client(token) as client:
         answer = await client.call_tool("guest_delete", {"guest": guest, "wait": 0})
     text = "".join(getattr(block, "text", "") for block in answer.content)
-    found = re.search(r"approval (\w{5}-\w{5})", text)
-    assert found is not None, text
-    return found[1]
+    match = re.search(r"approval (\w{5}-\w{5})", text)
+    assert match is not None, text
+    return match[1]

@@ -121,8 +121,8 @@ class DockerCommand:
         return {"environment": {"PATH": self._path}}
 
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
-        return found
+        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        return state
 
     def publish(self, image: str, health: str) -> str:
         state = self.state()
@@ -137,7 +137,7 @@ class DockerCommand:
 
     def running(self) -> dict[str, str]:
         """Service -> id of its image."""
-        return {one["service"]: one["image_id"] for one in self.state()["containers"]}
+        return {container["service"]: container["image_id"] for container in self.state()["containers"]}
 
     def _write(self, state: dict[str, Any]) -> None:
         (self.folder / "state.json").write_text(json.dumps(state))

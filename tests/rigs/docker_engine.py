@@ -43,7 +43,9 @@ class DockerEngine:
     def running(self) -> dict[str, str]:
         """Container -> image."""
         return {
-            name: one["Config"]["Image"] for name, one in self.containers.items() if one["State"]["Status"] == "running"
+            name: container["Config"]["Image"]
+            for name, container in self.containers.items()
+            if container["State"]["Status"] == "running"
         }
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -58,7 +60,7 @@ class DockerEngine:
             case ["GET", "version"]:
                 return web.json_response(self.version)
             case ["GET", _, "containers", "json"]:
-                return web.json_response([_listed(one) for one in self.containers.values()])
+                return web.json_response([_listed(container) for container in self.containers.values()])
             case ["GET", _, "containers", name, "json"]:
                 return self._about(name)
             case ["GET", _, "containers", _, "logs"]:
@@ -94,11 +96,11 @@ class DockerEngine:
     def _about(self, name: str) -> web.Response:
         if name not in self.containers:
             return _said(404, f"No such container: {name}")
-        found = self.containers[name]
-        if "Health" in found["State"]:
-            found["looks"] = found.get("looks", 0) + 1
-            found["State"]["Health"]["Status"] = "healthy" if found["looks"] >= 3 else "starting"
-        return web.json_response(found)
+        container = self.containers[name]
+        if "Health" in container["State"]:
+            container["looks"] = container.get("looks", 0) + 1
+            container["State"]["Health"]["Status"] = "healthy" if container["looks"] >= 3 else "starting"
+        return web.json_response(container)
 
     def _image(self, name: str) -> web.Response:
         if name not in self.images and not name.startswith("sha256:"):
@@ -126,23 +128,23 @@ class DockerEngine:
         return web.json_response({"Id": self.containers[name]["Id"], "Warnings": []}, status=201)
 
     def _act(self, name: str, action: str, new: str) -> web.Response:
-        found = self.containers[name]
+        container = self.containers[name]
         if action == "rename":
             self.containers[new] = self.containers.pop(name) | {"Name": f"/{new}"}
         elif action == "stop":
-            found["State"] |= {"Status": "exited", "ExitCode": 0}
-        elif "broken" in found["Config"]["Image"]:
-            found["State"] |= {"Status": "exited", "ExitCode": 3}
+            container["State"] |= {"Status": "exited", "ExitCode": 0}
+        elif "broken" in container["Config"]["Image"]:
+            container["State"] |= {"Status": "exited", "ExitCode": 3}
         else:
-            found["State"] |= {"Status": "running"}
+            container["State"] |= {"Status": "running"}
         return web.Response(status=204)
 
 
 def _container(name: str, image: str, body: dict[str, Any]) -> dict[str, Any]:
     limits = body.get("HostConfig", {})
     mounts = [
-        {"Type": one["Type"], "Name": one["Source"], "Destination": one["Target"], "RW": not one["ReadOnly"]}
-        for one in limits.get("Mounts") or ()
+        {"Type": mount["Type"], "Name": mount["Source"], "Destination": mount["Target"], "RW": not mount["ReadOnly"]}
+        for mount in limits.get("Mounts") or ()
     ]
     for text in limits.get("Binds") or ():
         source, path, *mode = text.split(":")
@@ -156,10 +158,11 @@ def _container(name: str, image: str, body: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _listed(one: dict[str, Any]) -> dict[str, Any]:
-    state = one["State"]["Status"]
-    told = {"Id": one["Id"], "Names": [one["Name"]], "Image": one["Config"]["Image"], "State": state}
-    return told | {"Status": f"{state.capitalize()} 5 minutes", "Ports": one.get("Ports", [])}
+def _listed(container: dict[str, Any]) -> dict[str, Any]:
+    state, config = container["State"]["Status"], container["Config"]
+    told = {"Id": container["Id"], "Names": [container["Name"]], "Image": config["Image"], "State": state}
+    labels = config.get("Labels") or {}
+    return told | {"Status": f"{state.capitalize()} 5 minutes", "Ports": container.get("Ports", []), "Labels": labels}
 
 
 def _frame(data: bytes) -> bytes:

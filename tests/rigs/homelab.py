@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.ssh.settings import Login, SshSettings
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.ssh_server import HOST, Host, serving
@@ -26,8 +26,8 @@ class House:
         """Register these hosts, or all of them, with `host_register`."""
         for name in names or self.hosts:
             host = self.hosts[name]
-            given = {"user": "tester", "key": str(host.key_file), "verify": False, **more}
-            await self.quorate.facts("host_register", host=name, address=HOST, port=host.port, **given)
+            login = {"user": "tester", "key": str(host.key_file), "verify": False, **more}
+            await self.quorate.facts("host_register", host=name, address=HOST, port=host.port, **login)
 
 
 @asynccontextmanager
@@ -40,9 +40,10 @@ async def house(
     """
     changes, limits = options.pop("homelab", {}), options.pop("limits", {})
     async with AsyncExitStack() as stack:
-        wanted = {"nas": {}} if hosts is None else hosts
+        requested = {"nas": {}} if hosts is None else hosts
         started = {
-            name: await stack.enter_async_context(serving(tmp_path / name, **given)) for name, given in wanted.items()
+            name: await stack.enter_async_context(serving(tmp_path / name, **options_of_host))
+            for name, options_of_host in requested.items()
         }
         ssh = SshSettings(
             Login(user="tester"),
@@ -53,9 +54,9 @@ async def house(
         places = {"secrets_file": "secrets", "secrets_folder": "", "catalogue": "catalogue", "work": "work"}
         usual = {"ssh": ssh, **{name: tmp_path / place for name, place in places.items()}}
         settings = HomelabSettings(**{**usual, **changes})
-        given = {"toolsets": TOOLSETS, "ssh": True, **options}
-        more = {"homelab": settings, **given.pop("more", {})}
-        quorate = await stack.enter_async_context(rig(tmp_path, more=more, **given))
+        arguments = {"toolsets": TOOLSETS, "ssh": True, **options}
+        more = {"homelab": settings, **arguments.pop("more", {})}
+        quorate = await stack.enter_async_context(rig(tmp_path, more=more, **arguments))
         built = House(quorate, started, settings)
         if register:
             await built.register()

@@ -12,8 +12,8 @@ _SUDO = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
 def plain_tools(folder: Path, *absent: str) -> str:
     folder.mkdir()
     for name in TOOLS:
-        if name not in absent and (found := shutil.which(name)):
-            (folder / name).symlink_to(found)
+        if name not in absent and (path := shutil.which(name)):
+            (folder / name).symlink_to(path)
     (folder / "sudo").write_text(_SUDO)
     (folder / "sudo").chmod(0o755)
     return str(folder)

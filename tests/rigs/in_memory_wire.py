@@ -45,7 +45,7 @@ class Wire:
     ) -> AsyncIterator[_Response]:
         body = data or b""
         self.sent.append(Sent(method, url.raw_path_qs, body.decode()))
-        yield _Response(await self._handler(Request(method, url.raw_path_qs, headers, body)))
+        yield _Response(method, await self._handler(Request(method, url.raw_path_qs, headers, body)))
 
     @asynccontextmanager
     async def post(
@@ -53,7 +53,7 @@ class Wire:
     ) -> AsyncIterator[_Response]:
         body = b"".join([bytes(piece) async for piece in data])
         self.sent.append(Sent("POST", url.raw_path_qs, "(a file)"))
-        yield _Response(await self._handler(Request("POST", url.raw_path_qs, headers, body)))
+        yield _Response("POST", await self._handler(Request("POST", url.raw_path_qs, headers, body)))
 
     async def ws_connect(self, *_: Any, **__: Any) -> Any:
         raise aiohttp.ClientConnectionError("consoles are not carried in memory")
@@ -62,14 +62,15 @@ class Wire:
         pass
 
     def writes(self, since: int = 0) -> list[Sent]:
-        return [one for one in self.sent[since:] if one.method != "GET"]
+        return [request for request in self.sent[since:] if request.method != "GET"]
 
 
 class _Response:
     """The parts of a response that the client reads."""
 
-    def __init__(self, response: web.StreamResponse) -> None:
+    def __init__(self, method: str, response: web.StreamResponse) -> None:
         assert isinstance(response, web.Response)
+        self.method = method
         self.status, self.reason, self.headers = response.status, response.reason, response.headers
         assert isinstance(response.body, bytes) or response.body is None
         self.content = Content(response.body or b"")

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from pve_simulator.clock import ManualClock
+from pve_simulator.cluster.ha_manager import TURN_SECONDS
 
 
 async def jump(clock: ManualClock, seconds: float) -> None:
-    """Jump ahead: whatever is due runs once. (Advancing step by step through a day takes a second.)"""
-    clock._now += seconds
+    """Jump ahead: whatever is due runs once. (Advancing step by step through a day takes a second.)
+
+    The last seconds pass step by step, so that HA's managers have reported lately, as they do on nodes that run.
+    """
+    last = min(seconds, TURN_SECONDS)
+    clock._now += seconds - last
     await clock.advance(0)
-    await clock.advance(0)
+    await clock.advance(last)
 
 
 class HandClock:

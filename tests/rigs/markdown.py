@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from quorate.operations.units import moment
-from tests.coverage import checks
-from tests.coverage.rows import Done
+from quorate.units import moment
+from tests.rigs.compat_session import Done
 from tests.rigs.simulated_guests import files
+from tests.surfaces.compat.rows import checks
 
 
 def text(done: Done) -> str:
@@ -25,7 +25,7 @@ def said(done: Done, *parts: str) -> None:
 def blocks(done: Done) -> dict[str, str]:
     """The entries of a list, by their names in bold."""
     entries = text(done).split("\n\n")[1:]
-    return {found[1]: entry for entry in entries if (found := re.search(r"^\S+ (?:\S+ )?\*\*(.+?)\*\*", entry))}
+    return {match[1]: entry for entry in entries if (match := re.search(r"^\S+ (?:\S+ )?\*\*(.+?)\*\*", entry))}
 
 
 def gigabytes(count: int) -> str:
@@ -42,19 +42,19 @@ def nodes_are_listed(done: Done) -> None:
 
 
 def node_is_told(done: Done) -> None:
-    node = done.world.nodes[done.given["node"]]
+    node = done.world.nodes[done.arguments["node"]]
     said(done, f"**Node {node.name}**", f"**CPU**: {node.cpus} x ", f"**Kernel**: {node.kernel}", "**Load Average**: ")
 
 
 def guests_are_listed(done: Done) -> None:
-    wanted = [
+    expected = [
         guest
         for guest in done.world.guests.values()
-        if done.given.get("node") in (None, guest.node) and done.given.get("type", "all") in ("all", guest.kind)
+        if done.arguments.get("node") in (None, guest.node) and done.arguments.get("type", "all") in ("all", guest.kind)
     ]
-    assert wanted
-    assert len(blocks(done)) == len(wanted)
-    for guest in wanted:
+    assert expected
+    assert len(blocks(done)) == len(expected)
+    for guest in expected:
         entry = blocks(done)[guest.name]
         assert f"(ID: {guest.vmid})" in entry
         assert f"Node: {guest.node}" in entry
@@ -71,7 +71,7 @@ def guest_is_told(done: Done) -> None:
 
 
 def storages_are_listed(done: Done) -> None:
-    node = done.given.get("node")
+    node = done.arguments.get("node")
     told = re.findall(r"\*\*(.+?)\*\*\n   • Node: (.+)", text(done))
     expected = {
         (storage.id, name)
@@ -94,8 +94,8 @@ def cluster_is_told(done: Done) -> None:
 
 
 def templates_are_listed(done: Done) -> None:
-    held = done.world.storages["local"].volumes(done.given["node"])
-    expected = {one.volid: f"{one.size / 1024**2:.2f} MB" for one in held if one.content == "vztmpl"}
+    held = done.world.storages["local"].volumes(done.arguments["node"])
+    expected = {volume.volid: f"{volume.size / 1024**2:.2f} MB" for volume in held if volume.content == "vztmpl"}
     assert expected
     assert blocks(done).keys() == expected.keys()
     assert all(f"Size: {size}" in blocks(done)[volid] for volid, size in expected.items())
@@ -116,7 +116,7 @@ def snapshots_are_listed(done: Done) -> None:
 
 
 async def backups_are_listed(done: Done) -> None:
-    path = f"/nodes/{done.given['node']}/storage/{done.given['storage']}/content"
+    path = f"/nodes/{done.arguments['node']}/storage/{done.arguments['storage']}/content"
     expected = {row["volid"]: row for row in await done.get(path, content="backup")}
     assert expected
     assert set(re.findall(r"Volume: (.+)", text(done))) == expected.keys()
@@ -136,7 +136,7 @@ def and_done(check: checks.Check) -> checks.Check:
 
     async def look(done: Done) -> None:
         check(done)
-        said(done, ": done**", f"**Node**: {done.given['node']}")
+        said(done, ": done**", f"**Node**: {done.arguments['node']}")
         for upid in re.findall(r"\*\*Task ID\*\*: (UPID:\S+)", text(done)):
             status = await done.get(f"/nodes/{upid.split(':')[1]}/tasks/{upid}/status")
             assert status["exitstatus"] == "OK"
@@ -150,5 +150,5 @@ def only_net1_is_gone(done: Done) -> None:
 
 
 def command_was_run(done: Done) -> None:
-    assert files(done.rig, int(done.given["vmid"])).read("/tmp/made") == b"by hand\n"
+    assert files(done.rig, int(done.arguments["vmid"])).read("/tmp/made") == b"by hand\n"
     said(done, "**Exit Code**: 3", "**Output**:\n```\nout\n```", "**Errors**:\n```\nerr\n```")

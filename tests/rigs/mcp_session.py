@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp.web import StreamResponse
 from mcp import Client
@@ -22,7 +22,7 @@ from pve_simulator.simulator import SimulatedCluster
 from quorate.app import App, build, simulated_cluster
 from quorate.config import Access, Approval, ClusterSettings, Settings
 from quorate.pve.connection import Connection, Limits, Secret, Token
-from quorate.state.entries import fold
+from quorate.state.trail import fold
 from quorate.surfaces.server import Server
 from tests.rigs.in_memory_wire import Handler, Wire
 
@@ -92,6 +92,11 @@ class Rig:
         assert isinstance(answer, CallToolResult)
         return answer
 
+    async def write(self, method: str, path: str, params: Mapping[str, Any] | None = None, /) -> Any:
+        """Change the cluster behind Quorate's back, as another client of PVE would: no plan, no policy, no journal."""
+        assert self.app.cluster is not None
+        return (await self.app.cluster.client.request(method, path, params or {})).data
+
     def audit(self) -> list[dict[str, Any]]:
         """Return the audit trail, one entry for each change."""
         return fold(self.audit_lines())
@@ -111,8 +116,22 @@ class Rig:
         return [(method, path) for method, path in self.sim.requests[mark:]]
 
 
+class StartQuorate(Protocol):
+    """The fixture `start_quorate`."""
+
+    async def __call__(self, folder: Path = ..., /, **options: Any) -> Rig: ...
+
+
 def text_of(answer: CallToolResult) -> str:
     return "\n".join(block.text for block in answer.content if block.type == "text")
+
+
+def in_one_order(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer about an object; PVE lists the content types of a storage in any order."""
+    data = shown.get("data")
+    if not isinstance(data, dict) or "storage" not in data or "content" not in data:
+        return dict(shown)
+    return {**shown, "data": {**data, "content": ",".join(sorted(data["content"].split(",")))}}
 
 
 @asynccontextmanager

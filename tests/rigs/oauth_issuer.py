@@ -93,15 +93,15 @@ def _logged_in(issuer: FakeIssuer, asked: dict[str, str]) -> web.Response:
     return web.Response(status=303, headers={"Location": back})
 
 
-def _token(issuer: FakeIssuer, given: dict[str, str]) -> web.Response:
+def _token(issuer: FakeIssuer, form: dict[str, str]) -> web.Response:
     """Exchange a code: it works once, for the client and browser that requested it."""
-    asked = issuer.codes.pop(given.get("code", ""), None)
-    digest = base64.urlsafe_b64encode(hashlib.sha256(given.get("code_verifier", "").encode()).digest()).decode()
+    asked = issuer.codes.pop(form.get("code", ""), None)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest()).decode()
     if (
         asked is None
         or digest.rstrip("=") != asked["code_challenge"]
-        or given["redirect_uri"] != asked["redirect_uri"]
-        or given["client_id"] != asked["client_id"]
+        or form["redirect_uri"] != asked["redirect_uri"]
+        or form["client_id"] != asked["client_id"]
     ):
         return web.json_response({"error": "invalid_grant"}, status=400)
     return web.json_response({"access_token": issuer.token(**issuer.grants), "token_type": "Bearer"})

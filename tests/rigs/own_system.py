@@ -77,7 +77,7 @@ class OwnSystem:
             shadow.write(f"{name}:{password}:20000:0:99999:7:::\n")
 
     def members(self, group: str) -> list[str]:
-        line = next(one for one in self.text("etc/group").splitlines() if one.startswith(f"{group}:"))
+        line = next(line for line in self.text("etc/group").splitlines() if line.startswith(f"{group}:"))
         return line.rpartition(":")[2].split(",")
 
 

@@ -116,9 +116,9 @@ def postgres(postgres_server: PostgresServer) -> str:
 
 
 def _binary(name: str) -> str:
-    found = shutil.which(name)
-    if found:
-        return found
+    path = shutil.which(name)
+    if path:
+        return path
     installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     if not installed:
         pytest.skip(f"PostgreSQL is not installed: there is no {name}")

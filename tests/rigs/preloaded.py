@@ -2,7 +2,7 @@
 
 import quorate.app
 import quorate.cli
-import quorate.doctor
+import quorate.cli.doctor
 import quorate.surfaces.server
 import quorate.surfaces.stdio
 import quorate.surfaces.web.server  # noqa: F401

@@ -42,10 +42,10 @@ class Running:
         assert self._process.exitcode is not None, "it does not end"
         return self._process.exitcode
 
-    def communicate(self, given: str = "") -> tuple[str, str]:
+    def communicate(self, typed: str = "") -> tuple[str, str]:
         """Write the rest of its input and read the rest of its output."""
         with contextlib.suppress(BrokenPipeError):  # it may not read it
-            self.stdin.write(given)
+            self.stdin.write(typed)
             self.stdin.close()
         with ThreadPoolExecutor(1) as aside:
             errors = aside.submit(self.stderr.read)
@@ -53,11 +53,11 @@ class Running:
 
 
 def completed(
-    *arguments: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None, given: str = ""
+    *arguments: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; `given` is all of its input."""
+    """Run a command to its end; `typed` is all of its input."""
     with running(*arguments, environ=environ, cwd=cwd) as command:
-        output, errors = command.communicate(given)
+        output, errors = command.communicate(typed)
         return subprocess.CompletedProcess(["quorate", *arguments], command.wait(), output, errors)
 
 
@@ -71,8 +71,10 @@ def running(*arguments: str, environ: Mapping[str, str] | None = None, cwd: Path
             ours, theirs = (write, read) if number == 0 else (read, write)
             files.append(open_files.enter_context(open(ours, "w" if number == 0 else "r", encoding="utf-8")))
             inner.append(Connection(theirs, readable=number == 0, writable=number != 0))
-        given = dict(os.environ if environ is None else environ)
-        process = FORKED.Process(target=_run_quorate, args=(inner, arguments, given, cwd or Path.cwd()), daemon=True)
+        variables = dict(os.environ if environ is None else environ)
+        process = FORKED.Process(
+            target=_run_quorate, args=(inner, arguments, variables, cwd or Path.cwd()), daemon=True
+        )
         process.start()
         open_files.callback(process.join)
         open_files.callback(process.kill)
@@ -91,7 +93,7 @@ def _run_quorate(pipes: Sequence[Connection], arguments: Sequence[str], environ:
 
 def become_quorate(arguments: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
     """Run the command in the forked process."""
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(cwd)

@@ -17,14 +17,14 @@ from tests.rigs.manual_clock import HandClock
 def start(location: str, times: int) -> list[int]:
     """Open the state, which may not exist yet; return the version that each found."""
 
-    async def one() -> int:
+    async def open_once() -> int:
         async with open_store(location, clock=HandClock()) as store:
             rows = await store.fetch("SELECT count(*) AS versions FROM quorate_schema")
-            found: int = rows[0]["versions"]
-            return found
+            versions: int = rows[0]["versions"]
+            return versions
 
     async def all_of_them() -> list[int]:
-        return list(await asyncio.gather(*(one() for _ in range(times))))
+        return list(await asyncio.gather(*(open_once() for _ in range(times))))
 
     return asyncio.run(all_of_them())
 
@@ -43,7 +43,7 @@ def use(location: str, id: str, caller: str, digest: str, identity: str, times: 
 def guess(location: str, words: list[str]) -> dict[str, int]:
     """Try passphrases, all at once."""
 
-    async def one(passphrase: Passphrase, word: str) -> str:
+    async def try_word(passphrase: Passphrase, word: str) -> str:
         try:
             return "right" if await passphrase.verify(word) else "wrong"
         except PassphraseLocked:
@@ -52,7 +52,7 @@ def guess(location: str, words: list[str]) -> dict[str, int]:
     async def all_of_them() -> Counter[str]:
         async with open_store(location, clock=HandClock()) as store:
             passphrase = Passphrase(store)
-            return Counter(await asyncio.gather(*(one(passphrase, word) for word in words)))
+            return Counter(await asyncio.gather(*(try_word(passphrase, word) for word in words)))
 
     return dict(asyncio.run(all_of_them()))
 
@@ -71,7 +71,7 @@ def record(location: str, file: Path, who: str, times: int) -> None:
 def record_with_little_room(location: str, file: Path, room: int) -> str:
     """Append an entry that does not fit on the disk; return the error."""
 
-    async def one() -> str:
+    async def append() -> str:
         async with open_store(location, clock=HandClock()) as store:
             await store.ready()
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
@@ -81,4 +81,4 @@ def record_with_little_room(location: str, file: Path, room: int) -> str:
                 return str(told)
             return "written"
 
-    return asyncio.run(one())
+    return asyncio.run(append())

@@ -44,7 +44,7 @@ class HttpReceiver:
         if request.method == "GET":
             if not self.readable:
                 return web.Response(status=503)
-            return web.Response(text="\n".join(one.body.decode() for one in self.messages))
+            return web.Response(text="\n".join(message.body.decode() for message in self.messages))
         received = Received(request.method, request.path, dict(request.headers), await request.read())
         if self.status == 200 and self.keeps:
             self.messages.append(received)

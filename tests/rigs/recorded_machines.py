@@ -52,14 +52,14 @@ class PaperMachine:
     def options(self) -> dict[str, Any]:
         return {"environment": {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}}
 
-    def addresses(self, *given: str) -> None:
-        parts = [one.split("/") for one in given]
+    def addresses(self, *addresses: str) -> None:
+        parts = [address.split("/") for address in addresses]
         known = [{"family": "inet", "local": address, "prefixlen": int(bits)} for address, bits in parts]
         card = {"ifname": "eth0", "operstate": "UP", "flags": ["UP"], "address": f"bc:24:11:00:00:{self.number:02x}"}
         (self.folder / "ip.json").write_text(json.dumps([{**card, "addr_info": known}]))
 
     def listens(self, *ports: int) -> None:
-        lines = [f'tcp LISTEN 0 128 0.0.0.0:{one} 0.0.0.0:* users:(("server",pid=1,fd=3))' for one in ports]
+        lines = [f'tcp LISTEN 0 128 0.0.0.0:{port} 0.0.0.0:* users:(("server",pid=1,fd=3))' for port in ports]
         heading = "Netid State Recv-Q Send-Q Local Address:Port Peer Address:Port Process"
         (self.folder / "ss").write_text("\n".join([heading, *lines, ""]))
 
@@ -69,7 +69,7 @@ class PaperMachine:
         (self.folder / "df").write_text(f"{heading}\n{row}\n")
 
     def failed(self, *units: str) -> None:
-        lines = [f"{one} loaded failed failed A unit" for one in units]
+        lines = [f"{unit} loaded failed failed A unit" for unit in units]
         (self.folder / "units").write_text("\n".join(["ssh.service loaded active running OpenSSH", *lines, ""]))
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import shlex
+import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -14,9 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from pve_simulator.background import BackgroundCluster
 from pve_simulator.clock import RealClock
 from pve_simulator.simulator import SimulatedCluster
+from pve_simulator.world import World
 from quorate.app import simulated_cluster
 from quorate.pve.client import PveClient
 
@@ -59,7 +63,7 @@ def run_script(sim: SimulatedCluster, script: str, *, times: int = 1) -> tuple[s
             environ = {"PATH": f"{folder}:{os.environ['PATH']}"}
             subprocess.run(["bash"], input=script, text=True, env=environ, check=True, timeout=60)
         asked = program.with_name("pveum.asked").read_text()
-    commands = [one.strip("\n").splitlines() for one in asked.split("\0")[:-1]]
+    commands = [words.strip("\n").splitlines() for words in asked.split("\0")[:-1]]
     return pveum(sim, (shlex.join(["pveum", *words]) for words in commands)), commands
 
 
@@ -87,9 +91,9 @@ def _call(words: list[str]) -> tuple[str, str, dict[str, Any]]:
     parser.add_argument("places", nargs="*")
     for option in ("comment", "privs", "users", "tokens", "roles", "privsep"):
         parser.add_argument(f"--{option}")
-    given = vars(parser.parse_args(words[1:]))
-    options = {name: value for name, value in given.items() if value is not None and name != "places"}
-    match given["places"]:
+    values = vars(parser.parse_args(words[1:]))
+    options = {name: value for name, value in values.items() if value is not None and name != "places"}
+    match values["places"]:
         case ["user", "add", user]:
             return "POST", "/access/users", {"userid": user, **options}
         case ["role", "add", role]:
@@ -103,3 +107,26 @@ def _call(words: list[str]) -> tuple[str, str, dict[str, Any]]:
         case ["user", "token", "add", user, token]:
             return "POST", f"/access/users/{user}/token/{token}", options
     raise AssertionError(f"no such command: {words}")
+
+
+async def ask(sim: SimulatedCluster, path: str, /, **query: Any) -> Any:
+    """Return what PVE itself says, without the product."""
+    return (await ask_all(sim, path, **query))[path]
+
+
+async def ask_all(sim: SimulatedCluster, *paths: str, **query: Any) -> dict[str, Any]:
+    headers = {"Authorization": f"PVEAPIToken={sim.token_id}={sim.token_secret}"}
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=sim.ca_file))
+    answers = {}
+    async with aiohttp.ClientSession(f"{sim.url}/", connector=connector, headers=headers) as session:
+        for path in paths:
+            async with session.get(f"/api2/json{path}", params=query) as answer:
+                assert answer.status == 200, await answer.text()
+                answers[path] = (await answer.json())["data"]
+    return answers
+
+
+def volumes(world: World) -> set[str]:
+    return {
+        volid for storage in world.storages.values() for space in storage.spaces.values() for volid in space.volumes
+    }

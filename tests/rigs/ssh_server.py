@@ -146,8 +146,8 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Host]:
     async def run(process: asyncssh.SSHServerProcess[bytes]) -> None:
         command = process.command or "true"
         host.commands.append(command)
-        if found := _CHANGES_ACCOUNTS.search(command.encode()):
-            host.account_changes.append(found[0].decode())
+        if change := _CHANGES_ACCOUNTS.search(command.encode()):
+            host.account_changes.append(change[0].decode())
             command = "false"
         process.channel.set_encoding(None)
         child = await asyncio.create_subprocess_exec(
@@ -229,7 +229,7 @@ def _refusals(host: Host) -> Path:
 def kept_jobs(host: Host) -> list[Path]:
     """The folders of background commands that were started through this server."""
     places = [Path.home(), *map(Path, ("/run", "/dev/shm", "/var/tmp", "/tmp"))]
-    folders = [place / f".quorate-job-{one}" for place in places for one in host.jobs]
+    folders = [place / f".quorate-job-{job}" for place in places for job in host.jobs]
     return [folder for folder in folders if folder.is_dir()]
 
 
@@ -246,9 +246,9 @@ async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter, h
     before = b""
     with contextlib.suppress(OSError, asyncssh.Error):
         while data := await source.read(65536):
-            host.jobs |= {one.decode() for one in re.findall(rb"^a([0-9a-f]{16})$", data, re.M)}
-            if found := _CHANGES_ACCOUNTS.search(before + data):
-                host.account_changes.append(found[0].decode(errors="replace"))
+            host.jobs |= {job.decode() for job in re.findall(rb"^a([0-9a-f]{16})$", data, re.M)}
+            if change := _CHANGES_ACCOUNTS.search(before + data):
+                host.account_changes.append(change[0].decode(errors="replace"))
                 break
             before = data[-_OVERLAP:]
             sink.write(data)
@@ -259,14 +259,14 @@ async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter, h
 async def _pass_on(source: asyncio.StreamReader | None, sink: asyncssh.SSHWriter[bytes]) -> None:
     """Output is read even after the client is gone, as by a terminal that nobody looks at."""
     assert source is not None
-    wanted = True
+    passing = True
     while data := await source.read(65536):
-        if wanted:
+        if passing:
             try:
                 sink.write(data)
                 await sink.drain()
             except (OSError, asyncssh.Error):
-                wanted = False
+                passing = False
 
 
 @asynccontextmanager

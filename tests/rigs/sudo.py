@@ -22,7 +22,9 @@ exec setpriv --reuid={uid} --regid={uid} --clear-groups "$@"
 def _missing() -> str | None:
     if os.geteuid() != 0:
         return "only root can make another login"
-    lacking = [one for one in ("sudo", "unshare", "setpriv", "openssl", "mount") if shutil.which(one) is None]
+    lacking = [
+        program for program in ("sudo", "unshare", "setpriv", "openssl", "mount") if shutil.which(program) is None
+    ]
     if lacking:
         return f"{', '.join(lacking)} is not installed"
     tried = subprocess.run(["unshare", "-m", "mount", "--bind", "/etc/passwd", "/etc/passwd"], capture_output=True)

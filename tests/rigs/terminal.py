@@ -30,14 +30,14 @@ class Terminal:
         os.close(inner)  # now that the process has it open
         self.text, self._seen = self.text[self._seen :], 0
 
-    def expect(self, wanted: str) -> str:
+    def expect(self, expected: str) -> str:
         """Read until this appears; return what came since the last expectation."""
         deadline = time.monotonic() + PATIENCE
-        while wanted not in self.text[self._seen :]:
+        while expected not in self.text[self._seen :]:
             left = deadline - time.monotonic()
-            assert left > 0, f"{wanted!r} never appeared in:\n{self.text}"
-            assert self._read(left), f"it ended without {wanted!r}:\n{self.text}"
-        end = self.text.index(wanted, self._seen) + len(wanted)
+            assert left > 0, f"{expected!r} never appeared in:\n{self.text}"
+            assert self._read(left), f"it ended without {expected!r}:\n{self.text}"
+        end = self.text.index(expected, self._seen) + len(expected)
         shown, self._seen = self.text[self._seen : end], end
         return shown
 

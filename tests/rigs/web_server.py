@@ -50,8 +50,12 @@ class Web:
 
     async def post(self, token: str | None = None, body: Any = LOOK, **headers: str) -> httpx2.Response:
         """One POST to /mcp."""
-        given = {**MCP_HEADERS, **bearer(token), **{name.replace("_", "-"): text for name, text in headers.items()}}
-        return await self.plain.post("/mcp", json=body, headers=given)
+        all_headers = {
+            **MCP_HEADERS,
+            **bearer(token),
+            **{name.replace("_", "-"): text for name, text in headers.items()},
+        }
+        return await self.plain.post("/mcp", json=body, headers=all_headers)
 
     async def get(self, path: str, token: str | None = None, **headers: str) -> httpx2.Response:
         return await self.plain.get(path, headers={**bearer(token), **headers})

@@ -53,8 +53,8 @@ class PowerShell:
     def __call__(self, io: Io, args: list[str]) -> int:
         assert args[:2] == ["-NoProfile", "-NonInteractive"]
         script = base64.b64decode(args[args.index("-EncodedCommand") + 1]).decode("utf-16-le")
-        found = _VALUES.search(script)
-        values = json.loads(base64.b64decode(found[1]) if found else io.stdin)
+        encoded = _VALUES.search(script)
+        values = json.loads(base64.b64decode(encoded[1]) if encoded else io.stdin)
         self.scripts.append(_VALUES.sub("FromBase64String('')", script))
         self.values.append(values)
         part = next(part for mark, part in self._parts if mark in script)
@@ -63,7 +63,7 @@ class PowerShell:
         except Thrown as error:
             kind, text = error.args
             answer = {"error": text, "kind": kind}
-        if found:
+        if encoded:
             io.out.extend(base64.b64encode(json.dumps(answer).encode()))
         return 0
 
@@ -131,11 +131,13 @@ class PowerShell:
     # -- services --------------------------------------------------------------------------------------------------
 
     def _service(self, values: dict[str, Any]) -> dict[str, Any]:
-        found = next((one for name, one in self.services.items() if name.lower() == values["service"].lower()), None)
-        if found is None:
+        service = next(
+            (candidate for name, candidate in self.services.items() if name.lower() == values["service"].lower()), None
+        )
+        if service is None:
             return {"found": False}
         log = ["2026-01-15 08:00:00Z The service terminated with error 1067."] * min(values["log"], 1)
-        return found | {"found": True, "log": log}
+        return service | {"found": True, "log": log}
 
     def _services(self, _values: dict[str, Any]) -> dict[str, Any]:
         return {"services": list(self.services.values())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from quorate.state.runs import Run
+from quorate.runs.store import Run
 from tests.rigs.mcp_session import Rig
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from quorate.state.runs import Run, RunState
+from quorate.runs.store import Run, RunState
 from tests.pipeline.test_policy import policy
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import rig, second_server, text_of
@@ -199,14 +199,14 @@ async def test_a_run_shows_what_it_saw_inside_to_those_who_may_look_inside(tmp_p
             assert (await carried_on(quorate, name)).state is RunState.DONE
             seen = await alice.call_tool("run_get", {"run": name, "inside": True})
             assert "root:x:0:0" in text_of(seen)
-            assert [one.type for one in seen.content] == ["text", "image"]
+            assert [block.type for block in seen.content] == ["text", "image"]
             assert "needs operate" in await refusal(client, "run_get", run=name, inside=True)
             for tool in ("run_get", "run_wait"):
                 answer = await client.call_tool(tool, {"run": name, "lines": 1000})
                 assert not answer.is_error
                 assert "passed" in text_of(answer)
                 assert "root:x:0:0" not in text_of(answer)
-                assert {one.type for one in answer.content} == {"text"}
+                assert {block.type for block in answer.content} == {"text"}
 
 
 @tries("a run shows what is inside guests, or which guests are hidden")
@@ -225,7 +225,7 @@ async def test_a_run_for_a_hidden_guest_is_as_hidden_as_the_guest(tmp_path: Path
         ]
         for tool, more in attempts:
             assert f"There is no run '{name}'" in await veiled.refusal(tool, run=name, **more)
-        missing, hidden = [await veiled.refusal("run_get", run=one) for one in ("NOSUCH", name.upper())]
+        missing, hidden = [await veiled.refusal("run_get", run=run_id) for run_id in ("NOSUCH", name.upper())]
         assert hidden == missing.replace("nosuch", name)
         assert await veiled.rows("run_list", state="all") == []
         assert (await quorate.app.runs.get(name)).state is RunState.RUNNING
@@ -280,9 +280,9 @@ async def test_a_token_for_one_cluster_learns_nothing_of_another(tmp_path: Path,
         asked = len(inner.sims["lab"].requests)
         async with quorate.client(token) as client:
             for to in ("lab", "nowhere"):
-                said = await refusal(client, tool, guest=104, to=to, **more)
-                assert f"There is no cluster '{to}'" in said
-                assert not [word for word in (*OF_LAB, "lab,", "prod, lab") if word in said]
+                refused = await refusal(client, tool, guest=104, to=to, **more)
+                assert f"There is no cluster '{to}'" in refused
+                assert not [word for word in (*OF_LAB, "lab,", "prod, lab") if word in refused]
         assert len(inner.sims["lab"].requests) == asked
 
 
@@ -303,7 +303,7 @@ async def test_a_move_to_a_cluster_that_the_caller_does_not_know_is_not_shown(tm
 
 @tries("a move to another cluster shows what is there, or bypasses its rules")
 async def test_rules_of_the_other_cluster_refuse_a_move_before_anyone_is_asked(tmp_path: Path) -> None:
-    for rule, said in (
+    for rule, words in (
         ('deny = "change"\nvmids = [104]\n', "not here"),
         ('deny = "change"\nnames = "k3s*"\n', "not here"),
         ('deny = "change"\nstorages = "local"\n', "not here"),
@@ -311,7 +311,7 @@ async def test_rules_of_the_other_cluster_refuse_a_move_before_anyone_is_asked(t
     ):
         own = {"lab": {"policy": policy(f'[[rules]]\nname = "not here"\n{rule}')}}
         async with several_clusters(tmp_path, "prod", "lab", own=own) as quorate:
-            assert said in await quorate.refusal("run_remote_move", **MOVE), rule
+            assert words in await quorate.refusal("run_remote_move", **MOVE), rule
             assert await quorate.app.runs.store.list() == []
 
 
@@ -325,17 +325,19 @@ async def test_the_access_level_of_the_other_cluster_counts(tmp_path: Path) -> N
 async def test_privileges_in_the_other_cluster_are_checked_before_the_run_starts(tmp_path: Path) -> None:
     async with several_clusters(tmp_path, "prod", "lab") as quorate:
         limit_lab_token(quorate, "VM.Allocate,Datastore.AllocateSpace,Datastore.Audit,Sys.Audit,VM.Audit,SDN.Use")
-        said = await quorate.refusal("run_remote_move", **MOVE)
-        assert "Sys.Incoming" in said
+        refused = await quorate.refusal("run_remote_move", **MOVE)
+        assert "Sys.Incoming" in refused
         assert await quorate.app.runs.store.list() == []
 
 
 async def test_a_hidden_guest_of_the_other_cluster_is_not_named(tmp_path: Path) -> None:
     own = {"lab": {"policy": policy('[[rules]]\nname = "secret"\ndeny = "read"\nnames = "play*"\n')}}
     async with several_clusters(tmp_path, "prod", "lab", own=own) as quorate:
-        said = await quorate.refusal("run_remote_move", guest=104, to="lab", storage="local", vmid=100, cluster="prod")
-        assert "is taken" in said
-        assert "playground" not in said
+        refused = await quorate.refusal(
+            "run_remote_move", guest=104, to="lab", storage="local", vmid=100, cluster="prod"
+        )
+        assert "is taken" in refused
+        assert "playground" not in refused
         moved = await quorate.facts(
             "run_remote_move", guest="router", to="lab", storage="local", bridge="vmbr0", cluster="prod"
         )

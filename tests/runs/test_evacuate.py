@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
 from quorate.config import Approval
-from quorate.config.rules import Limits, Policy
-from quorate.operations.units import moment
-from quorate.state.runs import RunState
+from quorate.config.policy import Limits, Policy
+from quorate.runs.store import RunState
+from quorate.units import moment
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig, second_server
 from tests.runs.control import work_and_abort_when
@@ -94,14 +95,78 @@ async def test_ha_and_affinity_rules_decide_where_a_guest_goes(tmp_path: Path) -
             await quorate.facts("ha_set", guest=guest, state="started")
         free, _ = await would_move(quorate, "pve3")
         assert free[204] == "pve1"
-        await quorate.facts("ha_rule_set", rule="two", kind="nodes", guests=[204], nodes=["pve3", "pve2"], strict=True)
+        await quorate.facts("ha_rule_set", rule="two", kind="nodes", guests=[204], nodes=["pve3", "pve2"])
         await quorate.facts("ha_rule_set", rule="away", kind="apart", guests=[205, 200])
         moves, _ = await would_move(quorate, "pve3")
         assert (moves[204], moves[205]) == ("pve2", "pve2")
         await quorate.facts("ha_rule_set", rule="two", kind="nodes", guests=[204], nodes=["pve3"], strict=True)
         moves, stuck = await would_move(quorate, "pve3", to=["pve1", "pve2"])
-        assert "HA rules keep ct 204" in stuck[204]
+        assert "The HA rule two keeps ct 204 grafana on pve3" in stuck[204]
         assert 204 not in moves
+
+
+async def test_a_guest_that_ha_takes_back_is_not_reported_as_moved(tmp_path: Path) -> None:
+    """Its rule is new: it did not exist when the move was planned."""
+    async with rig(tmp_path, in_memory=True) as quorate:
+        await quorate.facts("ha_set", guest=105)
+        world = quorate.sim.world
+
+        async def pin_it_on_the_way() -> None:
+            while not world.tasks.active(kind="qmigrate", target="105"):
+                await quorate.clock.sleep(1)
+            pin = {"type": "node-affinity", "resources": "vm:105", "nodes": "pve3"}
+            world.part(HaManager).rules.rules.sections["pin"] = pin
+
+        world.tasks.in_background(pin_it_on_the_way())
+        run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
+        assert run["state"] == "failed", run
+        assert "is on pve3: the HA manager did not leave it on" in run["report"]["not_moved"]["105"]
+        assert homes(quorate, 105) == ["pve3"]
+
+
+async def test_a_move_that_ha_makes_after_an_outage_is_part_of_the_run_and_of_the_return(tmp_path: Path) -> None:
+    """PVE has accepted the request when the quorum is lost; the step looks as if it had failed."""
+    async with rig(tmp_path, in_memory=True) as quorate:
+        await quorate.facts("ha_set", guest=204)
+        world, began = quorate.sim.world, quorate.clock.now()
+
+        async def lose_the_quorum() -> None:
+            while not world.tasks.active(kind="hamigrate"):
+                await quorate.clock.sleep(0.1)
+            await quorate.clock.sleep(1)
+            world.quorate_override = False
+            await quorate.clock.sleep(900)
+            world.quorate_override = None
+
+        world.tasks.in_background(lose_the_quorum())
+        run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
+        assert quorate.clock.now() - began >= 900
+        assert (run["state"], homes(quorate, 204)[0]) == ("done", run["report"]["moved"]["204 grafana"]), run
+        back = await finished(quorate, "run_return", run=run["run"])
+        assert (back["state"], homes(quorate, 204)) == ("done", ["pve3"]), str(back)
+
+
+async def test_a_run_whose_cluster_is_gone_pauses_and_can_be_aborted(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        started = await quorate.facts("run_evacuate", node="pve3", with_local_disks=True, parallel=1)
+
+        async def lose_the_cluster() -> None:
+            while not quorate.sim.world.tasks.active(kind="vzmigrate"):
+                await quorate.clock.sleep(0.1)
+            await quorate.sim.stop_endpoint(0)
+
+        quorate.sim.world.tasks.in_background(lose_the_cluster())
+        await quorate.app.runs.work()
+        run = await quorate.app.runs.get(started["run"])
+        assert run.state is RunState.PAUSED, run.log
+        assert "Its cluster has not answered for 30m" in run.reason
+        aborted = await quorate.app.runs.store.abort(run.id, "the operator")
+        began = quorate.clock.now()
+        await quorate.app.runs.work()
+        aborted = await quorate.app.runs.get(run.id)
+        assert aborted.state is RunState.ABORTED, aborted.log
+        assert "what is left is not known: No connection to" in aborted.reason
+        assert quorate.clock.now() - began < 600
 
 
 async def test_guests_return_where_they_came_from(tmp_path: Path) -> None:
@@ -175,7 +240,7 @@ async def test_an_abort_is_not_held_up_by_a_step_that_was_about_to_ask(tmp_path:
         await quorate.facts("guest_migrate", guest=201, node="pve3")
         arrived = await quorate.facts("guest_get", guest=201)
         run = await work_and_abort_when(
-            quorate, started["run"], lambda run: any(one.arguments["guest"] == 201 for one in run.current.values())
+            quorate, started["run"], lambda run: any(step.arguments["guest"] == 201 for step in run.current.values())
         )
         assert run.state is RunState.ABORTED, run.reason
         assert any("not approved with it" in line.text for line in run.log)
@@ -231,7 +296,7 @@ async def test_an_approval_covers_the_whole_run(tmp_path: Path) -> None:
         waiting = await quorate.refusal("run_evacuate", node="pve3", with_local_disks=True, wait=0)
         assert "quorate approvals approve" in waiting
         (asked,) = await quorate.app.pipeline.approver.approvals.list()
-        assert any("204" in one.text for one in asked.remarks)
+        assert any("204" in remark.text for remark in asked.remarks)
         await quorate.app.pipeline.approver.approvals.answer(asked.id, True, "the operator")
         run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
         assert run["state"] == "done", run

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from quorate.state.runs import RunState
+from pve_simulator.guest_os.execution import Io
+from quorate.runs.store import RunState
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.simulated_guests import machine
 from tests.runs.control import work_and_abort_when
@@ -65,9 +66,23 @@ async def test_a_check_that_a_signal_ends_has_failed_and_is_not_repeated_forever
         assert "terminated by signal" in run["report"]["why"]
 
 
+async def test_an_update_without_a_network_is_neither_healthy_nor_rolled_back(tmp_path: Path) -> None:
+    async with rig(tmp_path, in_memory=True) as quorate:
+        run = await update(quorate, guest=104, check="true")  # no package source answers
+        assert run["state"] == "failed"
+        assert "nothing was changed: its package lists could not be fetched (E: Failed to fetch" in run["report"]["why"]
+        assert done(quorate, "/rollback") == []
+        assert not any(name.startswith("update-") for name in quorate.sim.world.guests[104].snapshots)
+
+
+def refuse_to_configure(io: Io, args: list[str]) -> int:
+    return 0 if "update" in args else io.fail("E: Sub-process /usr/bin/dpkg returned an error code (1)", 100)
+
+
 async def test_a_failing_update_is_rolled_back(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
-        run = await update(quorate, guest=104, keep="never")  # no package source answers
+        machine(quorate, 104).own_commands["apt-get"] = refuse_to_configure
+        run = await update(quorate, guest=104, keep="never")
         assert run["state"] == "failed"
         assert "exit code 100" in run["report"]["why"]
         assert "kept_snapshot" not in run["report"]
@@ -120,6 +135,7 @@ async def test_a_guest_that_an_aborted_run_has_stopped_is_started_again(
     """Going back to a snapshot without memory stops the guest, and so does restoring its backup."""
     async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.world.storages["local-lvm"].type = storage
+        machine(quorate, 104).updates = []
         started = await quorate.facts(
             "run_guest_update", guest=104, check="false", health_seconds=0, backup_storage="nas"
         )
@@ -132,6 +148,7 @@ async def test_a_guest_that_an_aborted_run_has_stopped_is_started_again(
 
 async def test_an_aborted_run_says_that_a_guest_cannot_be_started(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
+        machine(quorate, 104).updates = []
         started = await quorate.facts("run_guest_update", guest=104, check="false", health_seconds=0)
         quorate.sim.faults.add("task-fails:qmstart:no memory")
         run = await work_and_abort_when(quorate, started["run"], lambda run: "rollback" in run.current)

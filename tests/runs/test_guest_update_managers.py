@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from pve_simulator.guest_os.execution import Io
-from quorate.ssh.access import SshAccess
-from quorate.ssh.settings import Login, SshSettings
+from quorate.ssh.settings import Login, SshAccess, SshSettings
 from tests.rigs.host_tools import plain_tools
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.simulated_guests import WINDOWS, machine
@@ -29,28 +28,28 @@ pytestmark = pytest.mark.anyio
 
 GUEST, WINDOWS_GUEST = 104, 103
 SCRIPT = """#!/bin/sh
-echo "{name} $*" >> {said}
+echo "{name} $*" >> {log}
 echo "{name} says: $*"
-case "$*" in *{failing}*) exit {code};; esac
+case "$*" in *{failing}*) echo "{output}" >&2; exit {code};; esac
 """
 
 
 @dataclass
 class Updated:
     quorate: Rig
-    said: Path
+    log: Path
     programs: Path
 
-    def program(self, name: str, *, failing: str = "nothing", code: int = 1) -> None:
-        """A program that notes what it was asked, and fails with that code if one of its words is `failing`."""
+    def program(self, name: str, *, failing: str = "nothing", code: int = 1, output: str = "") -> None:
+        """A program that notes what it was asked, and ends so if one of its words is `failing`."""
         path = self.programs / name
         path.unlink(missing_ok=True)
-        path.write_text(SCRIPT.format(name=name, said=self.said, failing=failing, code=code))
+        path.write_text(SCRIPT.format(name=name, log=self.log, failing=f'"{failing}"', code=code, output=output))
         path.chmod(0o755)
 
     @property
     def asked(self) -> list[str]:
-        return self.said.read_text().splitlines() if self.said.exists() else []
+        return self.log.read_text().splitlines() if self.log.exists() else []
 
     @property
     def rollbacks(self) -> int:
@@ -71,7 +70,7 @@ class Updated:
 async def updatable(tmp_path: Path, *programs: str) -> AsyncIterator[Updated]:
     folder = tmp_path / "bin"
     path = plain_tools(folder)
-    for name in ("bash", "cut", "nc", "sed", "uname", "xargs", "wget"):
+    for name in ("bash", "cut", "grep", "nc", "sed", "uname", "xargs", "wget"):
         if place := shutil.which(name):
             (folder / name).symlink_to(place)
     async with (
@@ -84,17 +83,18 @@ async def updatable(tmp_path: Path, *programs: str) -> AsyncIterator[Updated]:
         quorate.app.cluster.ssh = SshAccess(access)
         guest = quorate.sim.world.guests[GUEST]
         guest.system = replace(guest.system, agent_installed=False)
-        found = Updated(quorate, tmp_path / "said", folder)
+        updated = Updated(quorate, tmp_path / "log", folder)
         for name in programs:
-            found.program(name)
-        yield found
+            updated.program(name)
+        yield updated
 
 
 @pytest.mark.parametrize(
     ("program", "asked"),
     [
-        ("apt-get", ["apt-get -q -o DPkg::Lock::Timeout=600 update", "dist-upgrade"]),
-        ("dnf", ["dnf -q -y upgrade --refresh"]),
+        ("apt-get", ["-o APT::Update::Error-Mode=any update", "dist-upgrade"]),
+        ("dnf", ["--setopt=*.skip_if_unavailable=0 makecache --refresh", "--setopt=*.skip_if_unavailable=0 upgrade"]),
+        ("pacman", ["pacman -Sy --noconfirm", "pacman -Su --noconfirm"]),
         ("apk", ["apk update", "apk upgrade"]),
         ("zypper", ["zypper -n refresh", "zypper -n update"]),
     ],
@@ -109,12 +109,49 @@ async def test_each_package_manager_updates_and_a_failing_one_is_rolled_back(
         assert all(words in line for words, line in zip(asked, guest.asked, strict=True)), guest.asked
         assert f"{program} says" in run["report"]["output"]
         assert (guest.rollbacks, guest.snapshots) == (0, [])
-        guest.program(program, failing="up", code=7)
+        guest.program(program, failing=asked[-1].partition(" ")[2] or asked[-1], code=7)
         failed = await guest.update(check="true")
         assert failed["state"] == "failed"
         assert "exit code 7" in failed["report"]["why"]
         assert guest.rollbacks == 1
         assert guest.quorate.sim.world.guests[GUEST].running
+
+
+@pytest.mark.parametrize(
+    ("program", "refresh", "output"),
+    [
+        (
+            "apt-get",
+            "update",
+            "W: Failed to fetch http://deb.debian.org/dists/trixie/InRelease  Could not resolve host",
+        ),
+        ("dnf", "makecache", "Error: Failed to download metadata for repo 'baseos'"),
+        ("dnf", "makecache", "Ignoring repositories: epel"),
+        ("apk", "update", "WARNING: Ignoring https://dl-cdn.alpinelinux.org/alpine/v3.22/main: network error"),
+        ("pacman", "-Sy", "error: failed to update extra (download library error)"),
+        ("zypper", "refresh", "Some of the repositories have not been refreshed because of an error."),
+    ],
+)
+async def test_lists_that_could_not_be_fetched_are_no_update_even_if_the_manager_ends_with_0(
+    tmp_path: Path, program: str, refresh: str, output: str
+) -> None:
+    async with updatable(tmp_path, program) as guest:
+        guest.program(program, failing=refresh, code=0, output=output)
+        run = await guest.update(check="true")
+        assert run["state"] == "failed"
+        assert run["report"]["why"].startswith("nothing was changed: its package lists could not be fetched (")
+        assert output in run["report"]["why"] + run["report"]["output"]
+        assert len(guest.asked) == 1
+        assert (guest.rollbacks, guest.snapshots) == (0, [])
+
+
+async def test_a_package_that_cannot_be_configured_is_named_with_the_words_of_dpkg(tmp_path: Path) -> None:
+    output = "dpkg: error processing package nginx (--configure):\n installed nginx post-installation script subprocess"
+    async with updatable(tmp_path, "apt-get") as guest:
+        guest.program("apt-get", failing="dist-upgrade", code=100, output=f"{output}\nE: Sub-process /usr/bin/dpkg")
+        run = await guest.update(check="true")
+        assert "package nginx: installed nginx post-installation script subprocess" in run["report"]["why"]
+        assert guest.rollbacks == 1
 
 
 @pytest.mark.thorough
@@ -132,7 +169,8 @@ async def test_a_guest_without_a_known_package_manager_is_left_as_it_was(tmp_pat
     async with updatable(tmp_path) as guest:
         run = await guest.update()
         assert run["state"] == "failed"
-        assert "exit code 3" in run["report"]["why"]
+        assert "nothing was changed: it has no package manager that Quorate knows" in run["report"]["why"]
+        assert (guest.rollbacks, guest.snapshots) == (0, [])
 
 
 async def test_services_are_restarted_on_request_and_one_that_does_not_come_back_rolls_back(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from quorate.app import App
 from quorate.pipeline.caller import Exchange
-from quorate.state.entries import fold
-from quorate.state.runs import Run, RunState
+from quorate.runs.store import Run, RunState
+from quorate.state.trail import fold
 from tests.journal.kills import Scene, scene
 
 pytestmark = pytest.mark.anyio
@@ -82,11 +82,11 @@ async def killed(stage: Scene, run: str, kills: int, chance: random.Random) -> t
         await carry_on(stage, chance.uniform(0.05, 0.2))
         done += 1
     for _ in range(5):
-        found = await read(stage, run)
-        if found.state.has_ended:
-            return found, done
-        if found.state is RunState.PAUSED:
-            pytest.fail(f"paused after {done} kills: {found.reason}")
+        ended = await read(stage, run)
+        if ended.state.has_ended:
+            return ended, done
+        if ended.state is RunState.PAUSED:
+            pytest.fail(f"paused after {done} kills: {ended.reason}")
         await carry_on(stage, None)
     return await read(stage, run), done
 
@@ -98,10 +98,14 @@ async def update_five_nodes(tmp_path: Path, kills: int, seed: int) -> int:
             guest.config["onboot"] = int(guest.running)  # else a reboot starts it, as on any node
         before = {vmid: (guest.node, guest.running) for vmid, guest in world.guests.items()}
         run = await start(stage, "run_rolling_update", {"with_local_disks": True, "shutdown_rest": True})
-        found, died = await killed(stage, run, kills, random.Random(seed))
-        assert found.state is RunState.DONE, (found.state, found.reason, [line.text for line in found.log[-10:]])
+        ended, died = await killed(stage, run, kills, random.Random(seed))
+        assert ended.state is RunState.DONE, (
+            ended.state,
+            ended.reason,
+            [line.text for line in ended.log[-10:]],
+        )
         after = {vmid: (guest.node, guest.running) for vmid, guest in world.guests.items()}
-        assert after == before, [line.text for line in found.log]
+        assert after == before, [line.text for line in ended.log]
         assert {node.kernel for node in world.nodes.values()} == {"6.17.4-1-pve"}
         reboots = Counter(path for method, path in stage.sim.requests if method == "POST" and path.endswith("/status"))
         assert reboots == {f"/nodes/{node}/status": 1 for node in world.nodes}
@@ -113,9 +117,9 @@ async def update_five_nodes(tmp_path: Path, kills: int, seed: int) -> int:
 async def test_an_evacuation_survives_a_few_killed_servers(tmp_path: Path) -> None:
     async with scene(tmp_path) as stage:
         run = await start(stage, "run_evacuate", {"node": "pve3", "with_local_disks": True})
-        found, died = await killed(stage, run, 3, random.Random(1))
+        ended, died = await killed(stage, run, 3, random.Random(1))
         assert died
-        assert found.state is RunState.DONE, found.reason
+        assert ended.state is RunState.DONE, ended.reason
         guests = stage.sim.world.guests
         assert all(guests[vmid].node != "pve3" and guests[vmid].running for vmid in (105, 109, 204, 205))
         moves = Counter(path for method, path in stage.sim.requests if method == "POST" and path.endswith("/migrate"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.state.runs import Run, RunState
+from quorate.runs.store import Run, RunState
 from tests.rigs.several_clusters import SeveralClusters, several_clusters
 from tests.runs.control import work_and_abort_when
 
@@ -76,8 +76,11 @@ async def test_an_aborted_move_says_where_the_guest_is_and_whether_its_source_is
 
 async def test_what_the_other_cluster_lacks_is_refused_in_advance(tmp_path: Path) -> None:
     async with several_clusters(tmp_path, "prod", "lab") as quorate:
+        quorate.sims["lab"].world.storages["local"].content = ("iso",)
         text = await quorate.refusal("run_remote_move", guest=104, to="lab", cluster="prod")
         assert "has no storage 'local-lvm'" in text
+        text = await quorate.refusal("run_remote_move", guest=104, cluster="prod", to="lab", storage="local")
+        assert "The storage 'local' of the other cluster cannot be used. Storage local does not take images" in text
         text = await quorate.refusal("run_remote_move", guest=101, cluster="prod", to="lab", storage="local")
         assert "managed by HA" in text
         assert "There is no cluster" in await quorate.refusal("run_remote_move", guest=104, cluster="prod", to="lob")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pve_simulator.storage.archives import open_archive
-from quorate.state.runs import RunState
+from quorate.runs.store import RunState
 from tests.rigs.mcp_session import Rig, rig
 from tests.runs.control import work_and_abort_when
 
@@ -21,9 +21,9 @@ CONTAINER = "pbs:backup/ct/203/2026-01-14T01:00:05Z"
 
 
 def volume(quorate: Rig, volid: str) -> Any:
-    found = quorate.sim.world.storages["pbs"].volume("pve1", volid)
-    assert found is not None
-    return found
+    backup = quorate.sim.world.storages["pbs"].volume("pve1", volid)
+    assert backup is not None
+    return backup
 
 
 async def drill(quorate: Rig, **arguments: Any) -> dict[str, Any]:
@@ -47,12 +47,12 @@ async def test_a_good_backup_is_proved_and_removed(tmp_path: Path) -> None:
         started = [path for method, path in quorate.sim.requests if path.endswith("status/start")]
         assert len(cards) == 1
         assert len(started) == 1
-        (row_102,) = [one for one in await quorate.rows("backup_coverage", all=True) if one["vmid"] == 102]
+        (row_102,) = [row for row in await quorate.rows("backup_coverage", all=True) if row["vmid"] == 102]
         assert "ago" in row_102["proved"]
         assert row_102["verified"] == "ok"
 
 
-async def test_a_corrupt_an_unbootable_and_a_good_backup_are_told_apart(tmp_path: Path) -> None:
+async def test_a_corrupt_an_unbootable_and_a_good_backup_are_distinguished(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
         volume(quorate, GOOD).damaged = True
         empty = volume(quorate, OTHER)
@@ -74,6 +74,22 @@ async def test_the_copy_of_a_protected_guest_is_removed_and_the_guest_stays_prot
         run = await drill(quorate, guest=109)
         assert run["state"] == "done", run
         assert quorate.sim.world.guests[109].config["protection"] == 1
+
+
+async def test_a_vm_without_an_agent_has_started_but_proves_nothing(tmp_path: Path) -> None:
+    """Its screen may show no more than the logo of the firmware."""
+    async with rig(tmp_path, in_memory=True) as quorate:
+        archive = open_archive(quorate.sim.world, volume(quorate, GOOD))
+        config = {key: value for key, value in archive.config.items() if key != "agent"}
+        volume(quorate, GOOD).archive = replace(archive, config=config)
+        run = await drill(quorate, backups=[GOOD])
+        (row,) = run["report"]["backups"].values()
+        assert row["verdict"] == "started, not proven"
+        assert "no guest agent" in row["why"]
+        assert row["screenshot"]
+        assert (run["state"], run["reason"]) == ("done", "0 of 1 backups proved, 1 started, not proven")
+        (covered,) = [line for line in await quorate.rows("backup_coverage", all=True) if line["vmid"] == 102]
+        assert not covered.get("proved")
 
 
 async def test_a_failing_check_fails_the_backup(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pve_simulator.cluster.ceph_routes import Ceph
-from pve_simulator.cluster.replication_routes import Replication
 from pve_simulator.nodes.shell import NodeShells
-from quorate.state.runs import Run, RunState
+from pve_simulator.routes.cluster.ceph import Ceph
+from pve_simulator.routes.replication import Replication
+from quorate.runs.store import Run, RunState
 from tests.rigs.mcp_session import Rig, rig
 from tests.runs.control import work_and_abort_when
 
@@ -102,7 +102,7 @@ async def test_a_failing_apt_stops_the_run_and_keeps_its_output(tmp_path: Path) 
         shells.of(quorate.sim.world.nodes["pve2"]).updates = None
         run = await update(quorate, **TWO)
         assert run.state is RunState.PAUSED
-        assert "exit code 100" in run.reason
+        assert "its package lists could not be fetched: " in run.reason
         assert "Temporary failure" in run.report["output"]["pve2"]
         assert reboots(quorate) == []
 
@@ -221,7 +221,11 @@ async def test_two_nodes_alone_keep_no_quorum_but_with_a_qdevice_they_do(tmp_pat
 async def test_a_node_is_not_touched_while_a_backup_runs_on_it(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
         started = await quorate.facts("run_rolling_update", **{**TWO, "nodes": ["pve2"]})
-        guest = next(vmid for vmid, one in quorate.sim.world.guests.items() if one.node == "pve2" and one.running)
+        guest = next(
+            vmid
+            for vmid, candidate in quorate.sim.world.guests.items()
+            if candidate.node == "pve2" and candidate.running
+        )
         assert (await quorate.facts("backup_create", guest=guest, wait=0))["result"] == "running"
         await quorate.app.runs.work()
         run = await quorate.app.runs.get(started["run"])
@@ -262,15 +266,15 @@ async def test_the_dry_run_shows_the_whole_order(tmp_path: Path) -> None:
 
 async def test_guests_that_cannot_move_are_named_and_refused_unless_they_may_be_shut_down(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True, ssh=True) as quorate:
-        said = (await quorate.refusal("run_rolling_update", dry_run=True)).splitlines()
-        count = int(said[0].split()[0])
-        assert said[0] == f"{count} guests cannot be moved:"
+        lines = (await quorate.refusal("run_rolling_update", dry_run=True)).splitlines()
+        count = int(lines[0].split()[0])
+        assert lines[0] == f"{count} guests cannot be moved:"
         assert count > 5
-        named = [line.split()[2].rstrip(":") for line in said[1:6]]
+        named = [line.split()[2].rstrip(":") for line in lines[1:6]]
         assert named == sorted(named)
-        assert all(line.startswith(("- vm ", "- ct ")) and ".;" not in line for line in said[1:6])
-        assert said[6] == f"- and {count - 5} more."
-        assert said[7].startswith("Give with_local_disks=true")
+        assert all(line.startswith(("- vm ", "- ct ")) and ".;" not in line for line in lines[1:6])
+        assert lines[6] == f"- and {count - 5} more."
+        assert lines[7].startswith("Give with_local_disks=true")
         plan = await quorate.facts("run_rolling_update", nodes=["pve3"], shutdown_rest=True, dry_run=True)
         assert any("105" in line for line in plan["shut_down_meanwhile"])
         assert "pve3: evacuate" in plan["steps"][0]

@@ -85,8 +85,8 @@ async def test_a_snapshot_that_fails_leaves_everything_as_it_is(tmp_path: Path) 
     async with rig(tmp_path, in_memory=True) as quorate:
         quorate.sim.faults.add("task-fails:qmsnapshot:out of space")
         before = dict(quorate.sim.world.guests[104].config)
-        said = await quorate.refusal("guest_configure", guest=104, description="risky", safely=True)
-        assert "out of space" in said
+        refused = await quorate.refusal("guest_configure", guest=104, description="risky", safely=True)
+        assert "out of space" in refused
         assert quorate.sim.world.guests[104].config == before
         assert writes(quorate) == ["snapshot"]
 
@@ -96,9 +96,9 @@ async def test_where_snapshots_are_impossible_it_says_so_and_names_the_backup(tm
         quorate.sim.world.storages["local-lvm"].type = "lvm"
         for tool, arguments in CHANGES:
             if 104 in arguments.values() and tool != "disk_change":
-                said = await quorate.refusal(tool, **arguments, safely=True)
-                assert "cannot take snapshots" in said, tool
-                assert "backup_create guest=104" in said, tool
+                refused = await quorate.refusal(tool, **arguments, safely=True)
+                assert "cannot take snapshots" in refused, tool
+                assert "backup_create guest=104" in refused, tool
         assert writes(quorate) == []
 
 
@@ -126,10 +126,10 @@ async def test_what_a_snapshot_cannot_undo_is_refused_with_the_reason(tmp_path: 
         newest = next(row["backup"] for row in await quorate.rows("backup_list") if "/vm/" in row["backup"])
         over = ("backup_restore", {"backup": newest, "vmid": 108, "overwrite": True}, "replaces the guest")
         for tool, arguments, why in (*REFUSED, over):
-            said = await quorate.refusal(tool, **arguments, safely=True)
-            assert why in said, (tool, said)
-            assert "all again without `safely`" in said, (tool, said)
-            assert ("backup_create guest=" in said) == (tool in INSTEAD_A_BACKUP), (tool, said)
+            refused = await quorate.refusal(tool, **arguments, safely=True)
+            assert why in refused, (tool, refused)
+            assert "all again without `safely`" in refused, (tool, refused)
+            assert ("backup_create guest=" in refused) == (tool in INSTEAD_A_BACKUP), (tool, refused)
         assert writes(quorate) == []
 
 
@@ -142,8 +142,8 @@ async def test_what_someone_else_changes_during_the_snapshot_is_not_overwritten(
     async with rig(tmp_path, in_memory=True) as quorate:
         guest = quorate.sim.world.guests[104]
         guest.snapshots = Meddled(guest.snapshots)
-        said = await quorate.refusal("nic_set", guest=104, nic="net0", vlan=7, safely=True)
-        assert "was changed by someone else in the meantime" in said
+        refused = await quorate.refusal("nic_set", guest=104, nic="net0", vlan=7, safely=True)
+        assert "was changed by someone else in the meantime" in refused
         assert str(guest.config["net0"]).endswith(",firewall=1")
         assert writes(quorate) == ["snapshot"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from quorate.operations.units import moment
-from quorate.state.runs import Run, RunState
+from quorate.runs.store import Run, RunState
+from quorate.units import moment
 from tests.rigs.manual_clock import jump
 from tests.rigs.mcp_session import Rig, rig
 from tests.rigs.simulated_guests import machine

@@ -70,9 +70,9 @@ async def test_what_cannot_be_undone_exactly_is_refused_in_advance(
 
 async def test_an_unknown_change_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
-        said = await quorate.refusal("change_undo", change="nothing")
-        assert "There is no change" in said
-        assert "has its id as `change`" in said
+        refused = await quorate.refusal("change_undo", change="nothing")
+        assert "There is no change" in refused
+        assert "has its id as `change`" in refused
 
 
 def same(before: Any, now: Any) -> bool:
@@ -179,11 +179,11 @@ async def test_random_changes_and_their_undo_restore_the_identical_configuration
             tool, arguments = random_change(chance, quorate.sim.world.guests[vmid])
             before, entries = await config_of(quorate, vmid), len(quorate.audit())
             answer = await quorate.call(tool, **arguments)
-            made = [entry for entry in quorate.audit()[entries:] if "change" in entry]
-            if answer.is_error or not made:
+            changes = [entry for entry in quorate.audit()[entries:] if "change" in entry]
+            if answer.is_error or not changes:
                 continue
             after = await config_of(quorate, vmid)
-            undo = await quorate.call("change_undo", change=made[-1]["change"])
+            undo = await quorate.call("change_undo", change=changes[-1]["change"])
             if undo.is_error:
                 assert "cannot be undone" in text_of(undo), (tool, arguments, text_of(undo))
                 assert "change" not in (answer.structured_content or {}), (tool, arguments, text_of(undo))
@@ -201,7 +201,7 @@ def test_the_random_changes_use_every_tool_that_changes_a_configuration() -> Non
     chance = random.Random(1)
     used = {random_change(chance, Guest(100, "qemu", "pve1", {}))[0] for _ in range(500)}
     options = {"guest_configure", "guest_bulk", "api_call"}
-    assert used == {*options, *(name for name, one in operations(["configure"]).items() if one.changes)}
+    assert used == {*options, *(name for name, declared in operations(["configure"]).items() if declared.changes)}
 
 
 async def test_a_secret_that_was_replaced_is_not_kept_in_the_audit_trail(tmp_path: Path) -> None:
@@ -229,6 +229,6 @@ async def test_a_refusal_names_no_guest_that_is_hidden_from_the_caller(tmp_path:
         await quorate.facts("guest_configure", guest=108, cores=4)
         await quorate.facts("snapshot_create", guest=108, snapshot="once")
         for entry in quorate.audit():
-            said = await veiled.refusal("change_undo", change=entry["change"])
-            assert name not in said
-            assert "108" not in said.replace(entry["change"], "")  # whose digits are random
+            refused = await veiled.refusal("change_undo", change=entry["change"])
+            assert name not in refused
+            assert "108" not in refused.replace(entry["change"], "")  # whose digits are random

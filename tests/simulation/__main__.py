@@ -12,9 +12,9 @@ def main() -> int:
     first, count = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     begun = time.perf_counter()
     if count == 1:
-        found, trace = run(first)
-        sys.stdout.write("\n".join([*trace, *found, ""]))
-        return bool(found)
+        objections, trace = run(first)
+        sys.stdout.write("\n".join([*trace, *objections, ""]))
+        return bool(objections)
     failure = first_failure(range(first, first + count))
     sys.stdout.write(failure or f"{count} seeds in {time.perf_counter() - begun:.1f} s")
     sys.stdout.write("\n")

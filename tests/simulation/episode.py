@@ -17,9 +17,9 @@ from quorate.app import App
 from quorate.pipeline.caller import Exchange
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import Problem
-from quorate.state.runs import Run, RunState
+from quorate.runs.store import Run, RunState
 from tests.simulation import checker
-from tests.simulation.evidence import Evidence, Told
+from tests.simulation.evidence import Evidence, ToolCall
 from tests.simulation.faultiness import Faultiness
 from tests.simulation.kinds import Scenario
 from tests.simulation.kinds.evacuate import Evacuate
@@ -88,9 +88,9 @@ def first_failure(seeds: Iterable[int], only: Kind | None = None) -> str:
     for group in batched(seeds, AT_ONCE):
         with unburied():
             for seed in group:
-                found, trace = play(seed, only)
-                if found:
-                    return "\n".join([*trace, *found, f"Again: python -m tests.simulation {seed}"])
+                objections, trace = play(seed, only)
+                if objections:
+                    return "\n".join([*trace, *objections, f"Again: python -m tests.simulation {seed}"])
     return ""
 
 
@@ -115,7 +115,7 @@ async def _run(seed: int, only: Kind | None) -> tuple[list[str], list[str]]:
     scenario = (only or drawn)()
     labs = {name: Lab(chance, name, 8006 + number) for number, name in enumerate(scenario.clusters)}
     evidence = Evidence(labs, Disk())
-    evidence.told = scenario.begin(evidence, chance)
+    evidence.calls = scenario.begin(evidence, chance)
     evidence.before = {vmid: (guest.node, guest.running) for vmid, guest in evidence.guests.items()}
     faults = Faultiness(chance.choice((0.0, 0.02, 0.1)), chance.choice((0.0, 0.02, 0.1)))
     drama = _Drama(chance, scenario, evidence, faults)
@@ -174,7 +174,7 @@ class _Drama:
     async def _first_act(self, crashes: int) -> None:
         """Callers start things while servers come and go."""
         replicas = [self._server() for _ in range(self._chance.choice((1, 1, 2)))]
-        asking = [replicas[0][0].spawn(self._ask(replicas[0][1], told)) for told in list(self._evidence.told)]
+        asking = [replicas[0][0].spawn(self._ask(replicas[0][1], call)) for call in list(self._evidence.calls)]
         for _ in range(crashes):
             victim = self._chance.randrange(len(replicas))
             replicas[victim][0].left = self._chance.randint(1, 900)
@@ -246,14 +246,14 @@ class _Drama:
         async with app.resolving(), app.runs.working():
             await asyncio.sleep(1e9)
 
-    async def _ask(self, app: App, told: Told) -> None:
+    async def _ask(self, app: App, call: ToolCall) -> None:
         """One caller: the request, and what follows from it."""
         await asyncio.sleep(self._chance.random() * 20)
-        await self._call(app, told)
-        while following := self._scenario.follow_up(self._evidence, told):
-            told = following
-            self._evidence.told.append(told)
-            await self._call(app, told)
+        await self._call(app, call)
+        while following := self._scenario.follow_up(self._evidence, call):
+            call = following
+            self._evidence.calls.append(call)
+            await self._call(app, call)
 
     async def _change_mind(self) -> None:
         """Someone pauses or aborts the run, through any server that lives."""
@@ -264,18 +264,21 @@ class _Drama:
         await asyncio.sleep(after)
         if living := [(replica, app) for replica, app in self._servers if not replica.dead]:
             replica, app = chance.choice(living)
-            control = Told("run_control", {"run": rows[0]["id"], "action": action})
-            self._evidence.told.append(control)
+            control = ToolCall("run_control", {"run": rows[0]["id"], "action": action})
+            self._evidence.calls.append(control)
             replica.spawn(self._call(app, control))
 
-    async def _call(self, app: App, told: Told) -> None:
+    async def _call(self, app: App, call: ToolCall) -> None:
         try:
-            result = await app.pipeline.run(told.tool, told.arguments, Exchange())
+            result = await app.pipeline.run(call.tool, call.arguments, Exchange())
             assert isinstance(result.data, dict)
-            told.answer = result.data
+            call.answer = result.data
         except Problem as problem:
-            told.problem = str(problem)
-        self._say(f"{told.tool} {told.problem or 'answered'}")
+            call.problem = str(problem)
+        except Exception as error:
+            self._evidence.seen.append(f"{call.tool} broke inside: {error!r}")
+            raise
+        self._say(f"{call.tool} {call.problem or 'answered'}")
 
     async def _until(self, holds: Callable[[], bool], seconds: float) -> None:
         deadline = asyncio.get_running_loop().time() + seconds

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pve_simulator.guests.guest import Guest
-from quorate.state.entries import fold
-from quorate.state.runs import Run
+from quorate.runs.store import Run
+from quorate.state.trail import fold
 from tests.simulation.lab import Lab
 from tests.simulation.replica import Disk
 
 
 @dataclass(slots=True)
-class Told:
-    """What a caller asked for, and the answer; None if the server died first."""
+class ToolCall:
+    """A tool that a caller called, and the answer; None if the server died first."""
 
     tool: str
     arguments: dict[str, Any]
@@ -37,7 +37,7 @@ class Evidence:
     disk: Disk
     before: dict[int, tuple[str, bool]] = field(default_factory=dict)
     """The guests of the first cluster: where they were, and whether they were running."""
-    told: list[Told] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)

@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 
-from quorate.operations.runs import (
-    evacuate,
-    guest_update,
-    kind,
-    moves,
-    remote_move,
-    restore_drill,
-    rolling_update,
-    undo,
-)
 from quorate.pipeline import execution, resolution
 from quorate.pve import tasks
 from quorate.pve.client import PveClient
-from quorate.runs import step_results
+from quorate.runs import changes as undo
+from quorate.runs import evacuate, guest_update, kind, remote_move, restore_drill, rolling_update, steps, worker
+from quorate.runs.steps import find_guest, moved_vmid
+from quorate.runs.store import Bound, RunState, RunStore
 from quorate.runs.worker import Worker
-from quorate.state.journal import Change, Journal
-from quorate.state.outcomes import Outcome, StepState
-from quorate.state.runs import Bound, RunState, RunStore
+from quorate.state.journal import Change, Journal, Outcome, StepState
 from tests.simulation.kinds import Scenario
 from tests.simulation.kinds.guest_update import GuestUpdate
 from tests.simulation.kinds.remote_move import RemoteMove
@@ -109,7 +100,7 @@ def steps_of_a_dead_server_are_not_looked_up(patch: Patch) -> None:
 
 def failed_moves_count_as_moved(patch: Patch) -> None:
     def settle(self: Any, run: Any, key: str, step: Any, result: Any) -> None:
-        run.memory.setdefault(evacuate.MOVED, {})[str(moves.moved_vmid(key))] = str(step.arguments["node"])
+        run.memory.setdefault(evacuate.MOVED, {})[str(moved_vmid(key))] = str(step.arguments["node"])
 
     patch.setattr(evacuate.Evacuation, "settle", settle)
 
@@ -184,8 +175,8 @@ def locked_guests_are_moved_too(patch: Patch) -> None:
         return {vmid: type(row)(**{**{n: getattr(row, n) for n in row.__struct_fields__}, "lock": ""})
                 for vmid, row in rows.items()}  # fmt: skip
 
-    rows_of = moves.rows_of
-    patch.setattr(moves, "rows_of", unlocked)
+    rows_of = steps.rows_of
+    patch.setattr(steps, "rows_of", unlocked)
     steps_of_a_dead_server_are_not_looked_up(patch)
 
 
@@ -211,7 +202,7 @@ def a_failed_attempt_is_repeated_forever(patch: Patch) -> None:
         return
 
     patch.setattr(evacuate.Evacuation, "settle", forget)
-    patch.setattr(step_results, "MOST_TRIES", 10**9)
+    patch.setattr(worker, "MOST_TRIES", 10**9)
     patch.setattr(execution, "follow", _always_fails)
 
 
@@ -322,7 +313,7 @@ def the_source_is_deleted_at_once(patch: Patch) -> None:
     original = remote_move.RemoteMove.next
 
     async def eager(self: Any, work: Any) -> kind.Next:
-        source = await remote_move._find(work.pve, int(work.scope["vmid"]), str(work.scope["name"]))
+        source = await find_guest(work.pve, int(work.scope["vmid"]), str(work.scope["name"]))
         if work.memory.get("failed") and work.scope["delete_source"] and source and not work.busy:
             arguments = {"guest": source.vmid, "stop": True}
             return kind.Next((kind.Step("delete", "guest_delete", arguments, "Delete it"),))
@@ -331,7 +322,7 @@ def the_source_is_deleted_at_once(patch: Patch) -> None:
     patch.setattr(remote_move.RemoteMove, "next", eager)
     bounds = remote_move._bounds
     patch.setattr(
-        remote_move, "_bounds", lambda *given, **named: [*bounds(*given, **named), Bound("POST", "*", {"*": []})]
+        remote_move, "_bounds", lambda *args, **options: [*bounds(*args, **options), Bound("POST", "*", {"*": []})]
     )
 
 

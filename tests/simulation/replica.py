@@ -17,7 +17,7 @@ from aiohttp.web import StreamResponse
 from pve_simulator.api_client import Request
 from quorate.app import LOOPBACK, App, build
 from quorate.config import Access, Approval, ClusterSettings, Settings
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
 from quorate.pve.connection import Connection, Secret, Token, Trust
 from quorate.ssh.settings import Login, SshSettings
 from quorate.state.chain import Link, first_link, link_entry
@@ -109,10 +109,10 @@ class _Mortal(Coroutine[Any, Any, Any]):
         return self._work.__await__()  # type: ignore[union-attr]
 
 
-def task_factory(loop: asyncio.AbstractEventLoop, work: Any, **given: Any) -> asyncio.Task[Any]:
-    context = given.get("context")
+def task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    context = options.get("context")
     replica = context.get(CURRENT) if context is not None else CURRENT.get()
-    task = asyncio.Task(work if replica is None else _Mortal(work, replica), loop=loop, **given)
+    task = asyncio.Task(work if replica is None else _Mortal(work, replica), loop=loop, **options)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
 
@@ -172,7 +172,7 @@ class MemoryTrail:
         self._disk.lines.append(line)
         await asyncio.sleep(0)
 
-    async def whole(self) -> tuple[AsyncIterator[bytes], Link | None]:
+    async def read_all(self) -> tuple[AsyncIterator[bytes], Link | None]:
         return _each(self._disk.lines), self._disk.head
 
     def newest_first(self) -> AsyncIterator[bytes]:
@@ -207,7 +207,7 @@ class FaultyWire:
         await asyncio.sleep(self._chance.random() * 0.05)
         if fate < self._faults.before + self._faults.after:
             raise aiohttp.ServerDisconnectedError
-        return _Response(response)
+        return _Response(request.method, response)
 
     async def _answer(self, request: Request) -> StreamResponse:
         return await self._handler(request)

@@ -94,5 +94,5 @@ class _Output:
     async def read(self, _: int) -> bytes:
         """Everything, when the command has ended; then the end of the stream."""
         await asyncio.shield(self._end)
-        found, self._read = bytes(self.data[self._read :]), len(self.data)
-        return found
+        unread, self._read = bytes(self.data[self._read :]), len(self.data)
+        return unread

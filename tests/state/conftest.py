@@ -23,8 +23,8 @@ def clock() -> HandClock:
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "state" / "quorate.db")
-    found: str = request.getfixturevalue("postgres")
-    return found
+    location: str = request.getfixturevalue("postgres")
+    return location
 
 
 @pytest.fixture

@@ -74,12 +74,12 @@ async def test_remarks_keep_their_kind_and_those_of_older_versions_are_still_sho
     remarks = (Remark(RemarkKind.LOST, "scsi0"), Remark(RemarkKind.OTHER, "warning: of a fact"))
     asked = await approvals.ask(replace(DELETE, remarks=remarks))
     assert asked.remarks == remarks
-    assert [str(one) for one in asked.remarks] == ["lost: scsi0", "warning: of a fact"]
+    assert [str(remark) for remark in asked.remarks] == ["lost: scsi0", "warning: of a fact"]
     older = '["This cannot be undone", "lost: scsi0"]'
     await store.execute("UPDATE quorate_approvals SET remarks = $1 WHERE id = $2", older, asked.id)
-    found = await approvals.get(asked.id)
-    assert found is not None
-    assert [str(one) for one in found.remarks] == ["This cannot be undone", "lost: scsi0"]
+    stored = await approvals.get(asked.id)
+    assert stored is not None
+    assert [str(remark) for remark in stored.remarks] == ["This cannot be undone", "lost: scsi0"]
 
 
 def test_only_ok_is_true():
@@ -94,8 +94,8 @@ async def test_an_id_can_be_read_aloud_and_typed(approvals: Approvals):
 
 
 async def test_the_same_request_is_the_same_row(approvals: Approvals, elsewhere: Approvals):
-    asked = await asyncio.gather(*(one.ask(DELETE) for one in (approvals, elsewhere) * 10))
-    assert len({one.id for one in asked}) == 1
+    asked = await asyncio.gather(*(server.ask(DELETE) for server in (approvals, elsewhere) * 10))
+    assert len({approval.id for approval in asked}) == 1
     assert len(await approvals.list()) == 1
     await approvals.answer(asked[0].id, True, "operator")
     assert (await elsewhere.ask(DELETE)).state is State.APPROVED
@@ -148,7 +148,7 @@ async def test_an_expired_request_cannot_be_approved(approvals: Approvals, clock
     with pytest.raises(Conflict, match="expired"):
         await approvals.answer(asked.id, True, "operator")
     assert await used(approvals, asked.id) is Use.EXPIRED
-    assert [one.id for one in await approvals.list([State.EXPIRED])] == [asked.id]
+    assert [approval.id for approval in await approvals.list([State.EXPIRED])] == [asked.id]
     assert await approvals.list() == []
     assert (await approvals.ask(DELETE)).id != asked.id
 
@@ -264,7 +264,7 @@ async def test_the_newest_are_listed_first_and_the_old_ones_forgotten(approvals:
     for number in range(4):
         clock.now += 1
         await approvals.ask(replace(DELETE, digest=f"{number}"))
-    assert [one.digest for one in await approvals.list(limit=3)] == ["3", "2", "1"]
+    assert [approval.digest for approval in await approvals.list(limit=3)] == ["3", "2", "1"]
     assert await approvals.list([]) == []
     clock.now += 31 * 24 * 3600
     assert await approvals.list(list(State)) == []
@@ -281,7 +281,9 @@ async def test_listing_changes_nothing_and_still_tells_what_has_expired(
 
     monkeypatch.setattr(store, "execute", refuse)
     assert await approvals.list() == []
-    assert [(one.id, one.state) for one in await approvals.list((State.EXPIRED,))] == [(asked.id, State.EXPIRED)]
+    assert [(approval.id, approval.state) for approval in await approvals.list((State.EXPIRED,))] == [
+        (asked.id, State.EXPIRED)
+    ]
 
 
 def test_the_digest_tells_every_difference_and_no_other():
@@ -325,7 +327,7 @@ async def test_the_outcome_of_the_change_that_used_it_is_shown_on_every_replica(
     assert await approvals.use(asked.id, DELETE.caller, DELETE.digest, DELETE.identity, "c0ffee")
     for outcome, standing in (("", "approved, no outcome yet"), ("running", "approved, running")):
         await approvals.record_outcome("c0ffee", outcome)
-        assert [one.standing for one in await elsewhere.list(tuple(State))] == [standing]
+        assert [approval.standing for approval in await elsewhere.list(tuple(State))] == [standing]
     clock.now += 60
     await elsewhere.record_outcome("c0ffee", "done")
     await elsewhere.record_outcome("another", "failed")

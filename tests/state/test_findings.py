@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from quorate.problems import Conflict, NotFound
-from quorate.state.events import Event, Events
-from quorate.state.findings import Findings, Observation
-from quorate.state.lease import Lease
-from quorate.state.outbox import Notice, Outbox
+from quorate.state.store import Lease
+from quorate.watch.finding_store import Event, Events, Findings, Observation
+from quorate.watch.outbox import Notice, Outbox
 
 pytestmark = pytest.mark.anyio
 
@@ -27,14 +26,19 @@ async def test_a_finding_opens_once_is_seen_again_gets_worse_and_ends(store, rep
     assert (await Findings(replica).observe("demo", [DOWN], lambda _: True, known=[])).opened == 0
     clock.now += 60
     assert (await findings.observe("demo", [WORSE], lambda _: True)).worse == 1
-    (found,) = await findings.open()
-    assert (found.severity, found.event, found.revision, found.last_seen - found.opened) == ("critical", "worse", 2, 60)
+    (finding,) = await findings.open()
+    assert (finding.severity, finding.event, finding.revision, finding.last_seen - finding.opened) == (
+        "critical",
+        "worse",
+        2,
+        60,
+    )
     assert await findings.counts() == {("demo", "node-down", "critical", "open"): 1}
     assert (await findings.observe("demo", [], lambda _: False)).resolved == 0
     assert (await findings.observe("demo", [], lambda _: True)).resolved == 1
-    assert [one.id for one in await findings.resolved_since(0)] == [found.id]
+    assert [resolved.id for resolved in await findings.resolved_since(0)] == [finding.id]
     with pytest.raises(Conflict):
-        await findings.acknowledge(found.id, "tester")
+        await findings.acknowledge(finding.id, "tester")
     with pytest.raises(NotFound):
         await findings.get("nothing")
     await findings.observe("demo", [DOWN], lambda _: True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.passphrase import Passphrase
 from quorate.state.store import open_store
 from quorate.state.tokens import Tokens
@@ -26,14 +26,14 @@ async def test_a_freeze_counts_on_every_replica_and_for_a_plan_on_its_way(locati
         environ = {**pve.environ, "QUORATE_STATE": location, "QUORATE_AUDIT_FILE": str(tmp_path / "audit.jsonl")}
         options = ("--access", "admin", "--approval", "none")
         async with serving(environ, *options) as first, serving(environ, *options) as second:
-            clients = [McpClient(http, one.url, token, STATELESS) for one in (first, second)]
+            clients = [McpClient(http, replica.url, token, STATELESS) for replica in (first, second)]
             known = (await pve.tell())["guests"]
             running = [int(vmid) for vmid, facts in known.items() if facts["running"]]
             going = asyncio.create_task(_power_cycle_until_frozen(clients[0], running[0]))
             for client in clients:
                 assert not (await client.call("guest_get", guest=running[1])).error
-            code, told = await command(environ, "freeze", "--reason", "moving house")
-            assert code == 0, told
+            code, output = await command(environ, "freeze", "--reason", "moving house")
+            assert code == 0, output
             for client in clients:
                 refused = await client.call("guest_stop", guest=running[1])
                 assert refused.error
@@ -53,14 +53,14 @@ async def test_a_freeze_counts_on_every_replica_and_for_a_plan_on_its_way(locati
             for client, vmid in zip(clients, running[1:], strict=False):
                 done = await client.call("guest_stop", guest=vmid)
                 assert not done.error, done.text
-        code, told = await command(environ, "audit", "--verify")
-        assert code == 0, told
+        code, output = await command(environ, "audit", "--verify")
+        assert code == 0, output
 
 
 async def _power_cycle_until_frozen(client: McpClient, vmid: int) -> Answer:
     """One change after the other, as fast as they go; the answer that ended it."""
     while True:
-        for tool, given in (("guest_stop", {}), ("guest_power", {"action": "start"})):
-            answer = await client.call(tool, guest=vmid, **given)
+        for tool, arguments in (("guest_stop", {}), ("guest_power", {"action": "start"})):
+            answer = await client.call(tool, guest=vmid, **arguments)
             if answer.error:
                 return answer

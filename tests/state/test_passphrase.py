@@ -74,15 +74,15 @@ async def test_changing_it_needs_the_old_one(passphrase: Passphrase):
     assert not await passphrase.verify(WORDS)
 
 
-async def test_a_short_one_is_refused(passphrase: Passphrase):
+async def test_a_short_passphrase_is_refused(passphrase: Passphrase):
     with pytest.raises(BadArgument, match="too short"):
         await passphrase.set("hunter2     ")
     assert not await passphrase.is_set()
 
 
-async def test_two_who_set_it_at_once_are_told_apart(passphrase: Passphrase, replica: Store):
+async def test_of_two_who_set_it_at_once_one_is_refused(passphrase: Passphrase, replica: Store):
     done = await asyncio.gather(passphrase.set(WORDS), Passphrase(replica).set(OTHER), return_exceptions=True)
-    refused = [one for one in done if one is not None]
+    refused = [result for result in done if result is not None]
     assert len(refused) == 1
     assert isinstance(refused[0], Conflict | PassphraseWrong)
     assert [await passphrase.verify(WORDS), await passphrase.verify(OTHER)].count(True) == 1
@@ -99,9 +99,9 @@ async def test_wrong_tries_lock_it_for_a_while_also_for_other_replicas(
     await passphrase.set(WORDS)
     for _ in range(TRIES):
         assert not await passphrase.verify(OTHER)
-    for one in (passphrase, Passphrase(replica)):
+    for checker in (passphrase, Passphrase(replica)):
         with pytest.raises(PassphraseLocked, match="15 minutes"):
-            await one.verify(WORDS)
+            await checker.verify(WORDS)
     clock.now += LOCK_SECONDS - 1
     with pytest.raises(PassphraseLocked, match="in 1 minute"):
         await passphrase.verify(WORDS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorate.problems import Conflict, NotFound
-from quorate.state.runs import NOBODY, Bound, NotOurs, Run, RunState, RunStore
+from quorate.runs.store import NOBODY, Bound, NotOurs, Run, RunState, RunStore
 from quorate.state.store import Store, open_store
 from tests.rigs.manual_clock import HandClock
 
@@ -40,8 +40,8 @@ async def test_a_run_is_found_listed_and_decoded_as_it_was_stored(store: Store, 
     runs = RunStore(store)
     kept = await add(runs, bounds=[MOVE], memory={"moved": {"100": "pve2"}}, scope={"naïve": "ü \0 \ud800"})
     await add(runs, cluster="other", state=RunState.DONE)
-    found = await RunStore(replica).get(f" {kept.id.upper()} ")
-    assert (found.bounds, found.memory, found.state) == ([MOVE], {"moved": {"100": "pve2"}}, RunState.RUNNING)
+    stored = await RunStore(replica).get(f" {kept.id.upper()} ")
+    assert (stored.bounds, stored.memory, stored.state) == ([MOVE], {"moved": {"100": "pve2"}}, RunState.RUNNING)
     assert [run.id for run in await runs.list(cluster="demo")] == [kept.id]
     assert len(await runs.list()) == 2
     assert [run.cluster for run in await runs.list([RunState.DONE])] == ["other"]
@@ -70,8 +70,8 @@ async def test_of_many_servers_that_claim_a_run_exactly_one_gets_it(location: st
     ):
         for _ in range(10):
             run = await add(first)
-            claimed = await asyncio.gather(*(one.claim(run) for one in (first, second, third)))
-            (owner,) = [one.owner for one in claimed if one is not None]
+            claimed = await asyncio.gather(*(server.claim(run) for server in (first, second, third)))
+            (owner,) = [run_claimed.owner for run_claimed in claimed if run_claimed is not None]
             assert (await first.get(run.id)).owner == owner
 
 
@@ -130,7 +130,9 @@ async def test_no_edit_of_two_servers_overwrites_another(store: Store, replica: 
         return edit
 
     for _ in range(10):
-        await asyncio.gather(*(one.change(run.id, count(name)) for one, name in ((first, "a"), (second, "b")) * 2))
+        await asyncio.gather(
+            *(server.change(run.id, count(name)) for server, name in ((first, "a"), (second, "b")) * 2)
+        )
     assert (await first.get(run.id)).memory == {"a": 20, "b": 20}
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_all_replicas_have_the_same_key_whoever_asks_first(store, replica):
-    keys = await asyncio.gather(*(shared_key(one, "a") for one in (store, replica) * 5))
+    keys = await asyncio.gather(*(shared_key(server, "a") for server in (store, replica) * 5))
     assert len(set(keys)) == 1
     assert len(keys[0]) == 32
 

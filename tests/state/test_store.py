@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
+from quorate.runs.store import RunStore
 from quorate.state.postgres import safe_address
-from quorate.state.runs import RunStore
 from quorate.state.store import StateUnavailable, Store, open_store
 from tests.rigs import races
 from tests.rigs.manual_clock import HandClock
@@ -123,28 +123,28 @@ def test_other_databases_are_refused_at_once(clock):
 async def test_without_the_driver_the_extra_is_named(clock, monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     async with open_store("postgresql://ada:hunter2@db.example/quorate", clock=clock) as store:
-        with pytest.raises(StateUnavailable) as told:
+        with pytest.raises(StateUnavailable) as refusal:
             await store.ready()
-    assert "quorate[postgres]" in str(told.value)
-    assert "db.example/quorate" in str(told.value)
-    assert "hunter2" not in str(told.value)
+    assert "quorate[postgres]" in str(refusal.value)
+    assert "db.example/quorate" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
 
 
 async def test_a_server_that_is_away_is_named_without_the_password(clock, unused_port):
     pytest.importorskip("asyncpg")
     async with open_store(f"postgresql://ada:hunter2@127.0.0.1:{unused_port}/quorate", clock=clock) as store:
-        with pytest.raises(StateUnavailable) as told:
+        with pytest.raises(StateUnavailable) as refusal:
             await store.ready()
-    assert f"127.0.0.1:{unused_port}/quorate cannot be reached" in str(told.value)
-    assert "hunter2" not in repr(told.value) + str(told.value)
-    assert told.value.__suppress_context__
+    assert f"127.0.0.1:{unused_port}/quorate cannot be reached" in str(refusal.value)
+    assert "hunter2" not in repr(refusal.value) + str(refusal.value)
+    assert refusal.value.__suppress_context__
 
 
-async def test_a_wrong_password_is_told_without_it(postgres_server: PostgresServer, clock: HandClock):
+async def test_a_wrong_password_is_reported_without_showing_it(postgres_server: PostgresServer, clock: HandClock):
     async with open_store(postgres_server.location("postgres", "wr0ng-word"), clock=clock) as store:
-        with pytest.raises(StateUnavailable, match="password authentication failed") as told:
+        with pytest.raises(StateUnavailable, match="password authentication failed") as refusal:
             await store.ready()
-    assert "wr0ng-word" not in str(told.value)
+    assert "wr0ng-word" not in str(refusal.value)
 
 
 async def test_a_connection_that_the_server_ends_is_replaced(postgres: str, clock: HandClock):
@@ -184,18 +184,18 @@ def test_the_place_is_shown_without_user_and_password(location, place, clock):
 async def test_an_address_that_cannot_be_read_is_not_repeated(address, clock):
     pytest.importorskip("asyncpg")
     async with open_store(f"postgresql://{address}", clock=clock) as store:
-        with pytest.raises(StateUnavailable, match="The address cannot be read") as told:
+        with pytest.raises(StateUnavailable, match="The address cannot be read") as refusal:
             await store.ready()
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(refusal.value)
 
 
 @pytest.fixture
 def unused_port() -> int:
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 

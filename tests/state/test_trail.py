@@ -66,13 +66,41 @@ async def fill(trail: AuditTrail, count: int = 5) -> None:
 
 async def test_entries_are_numbered_linked_and_kept(trail: AuditTrail):
     await fill(trail, 3)
-    found = await trail.entries()
-    assert [one["seq"] for one in found] == [1, 2, 3]
-    assert [one["arguments"]["guest"] for one in found] == ["web01", "web02", "web03"]
-    assert [one["prev"] for one in found[1:]] == [one["hash"] for one in found[:2]]
+    entries = await trail.entries()
+    assert [entry["seq"] for entry in entries] == [1, 2, 3]
+    assert [entry["arguments"]["guest"] for entry in entries] == ["web01", "web02", "web03"]
+    assert [entry["prev"] for entry in entries[1:]] == [entry["hash"] for entry in entries[:2]]
     checked = await trail.verify()
     assert checked.intact
     assert (checked.entries, checked.older, checked.remarks) == (3, 0, ())
+
+
+INSTALLED_RECORDS = [
+    (
+        '{"seq":1,"time":"2026-01-02 03:04:05Z","caller":{"client":"some-client","transport":"stdio"},'
+        '"tool":"guest_power","arguments":{"vmid":100,"name":"büro"},'
+        '"prev":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",'
+        '"hash":"2a5d02b3e6ba48ce3a042a080434310b9eb5bf047e5bea4354c6d7453504689c"}'
+    ),
+    (
+        '{"seq":2,"change":"feedfeedfeedfeed","phase":"intent","tool":"guest_delete",'
+        '"wire":[{"method":"DELETE","path":"/nodes/pve1/qemu/100"}],'
+        '"prev":"2a5d02b3e6ba48ce3a042a080434310b9eb5bf047e5bea4354c6d7453504689c",'
+        '"hash":"f16338012e3e88495e2fff65c5d1592f8028b15fee190b89c3f27fdd54e229f3"}'
+    ),
+]
+"""As earlier versions wrote them."""
+
+
+async def test_records_keep_the_form_and_the_hashes_that_installed_trails_have(file_trail: AuditTrail, file: Path):
+    caller = {"client": "some-client", "transport": "stdio"}
+    arguments = {"vmid": 100, "name": "büro"}
+    await file_trail.append(
+        {"time": "2026-01-02 03:04:05Z", "caller": caller, "tool": "guest_power", "arguments": arguments}
+    )
+    wire = [{"method": "DELETE", "path": "/nodes/pve1/qemu/100"}]
+    await file_trail.append({"change": "feedfeedfeedfeed", "phase": "intent", "tool": "guest_delete", "wire": wire})
+    assert file.read_text().splitlines() == INSTALLED_RECORDS  # noqa: ASYNC240
 
 
 async def test_an_empty_trail_is_intact(trail: AuditTrail):
@@ -87,7 +115,7 @@ async def test_another_server_goes_on_with_the_same_chain(trail: AuditTrail, rep
     for number in range(3):
         await trail.record(entry(number))
         await other.record(entry(number))
-    assert [one["seq"] for one in await other.entries()] == [1, 2, 3, 4, 5, 6]
+    assert [entry["seq"] for entry in await other.entries()] == [1, 2, 3, 4, 5, 6]
     assert (await trail.verify()).intact
 
 
@@ -99,8 +127,8 @@ async def test_many_processes_append_to_one_chain(trail: AuditTrail, location: s
     checked = await trail.verify()
     assert checked.intact, checked.broken
     assert (checked.entries, checked.remarks) == (100, ())
-    found = await trail.entries(limit=1000)
-    assert {(one["who"], one["n"]) for one in found} == {(f"p{n}", m) for n in range(4) for m in range(25)}
+    entries = await trail.entries(limit=1000)
+    assert {(entry["who"], entry["n"]) for entry in entries} == {(f"p{n}", m) for n in range(4) for m in range(25)}
 
 
 async def test_an_entry_is_written_to_its_end_when_its_call_is_cancelled(trail: AuditTrail):
@@ -108,7 +136,7 @@ async def test_an_entry_is_written_to_its_end_when_its_call_is_cancelled(trail: 
         scope.cancel()  # every await below is interrupted at once, as in a call that the client has canceled
         await trail.record(entry(1))
     await trail.close()
-    assert [one["seq"] for one in await trail.entries()] == [1]
+    assert [entry["seq"] for entry in await trail.entries()] == [1]
 
 
 async def test_an_entry_that_is_lost_after_its_call_is_cancelled_is_at_least_logged(
@@ -170,16 +198,16 @@ async def test_state_that_is_away_stops_changes_but_an_entry_is_still_written(tm
         await trail.record(entry(2))
         await trail.record(entry(3))
         assert (await trail.verify()).intact
-        assert [one["seq"] for one in await trail.entries()] == [1, 2, 3]
+        assert [entry["seq"] for entry in await trail.entries()] == [1, 2, 3]
 
 
 async def test_a_postgres_that_is_away_stops_changes(clock, file):
     pytest.importorskip("asyncpg")
     async with open_store("postgresql://ada:hunter2@127.0.0.1:1/quorate", clock=clock) as store:
         trail = open_trail(store, file)
-        with pytest.raises(AuditUnwritable, match="so nothing is changed") as told:
+        with pytest.raises(AuditUnwritable, match="so nothing is changed") as refusal:
             await trail.ensure_writable()
-        assert "hunter2" not in str(told.value)
+        assert "hunter2" not in str(refusal.value)
         assert not file.exists()
 
 
@@ -189,11 +217,11 @@ async def test_an_entry_that_the_disk_has_no_room_for_leaves_nothing_behind(
     await fill(file_trail, 5)
     before = file.read_bytes()
     with ProcessPoolExecutor(1, mp_context=FORKED) as processes:
-        told = await asyncio.get_running_loop().run_in_executor(
+        message = await asyncio.get_running_loop().run_in_executor(
             processes, races.record_with_little_room, str(tmp_path / "other.db"), file, len(before) + 200
         )
-    assert "guest_power is not recorded" in told
-    assert "The disk is full" in told
+    assert "guest_power is not recorded" in message
+    assert "The disk is full" in message
     assert file.read_bytes() == before
     await file_trail.record(entry(6))
     assert (await file_trail.verify()).entries == 6
@@ -206,8 +234,8 @@ Lines = list[bytes]
 
 def rewritten(line: bytes, **other: Any) -> bytes:
     """The line with something else in it and a hash that fits, as someone who knows how would make it."""
-    found = json.loads(line)
-    return link_entry({**found, **other}, Link(found["seq"] - 1, found["prev"]))[0]
+    record = json.loads(line)
+    return link_entry({**record, **other}, Link(record["seq"] - 1, record["prev"]))[0]
 
 
 TAMPERING: dict[str, tuple[Callable[[Lines], Lines], str, int]] = {
@@ -332,7 +360,7 @@ async def test_an_unfinished_last_line_is_named_and_the_chain_goes_on(file_trail
         "Line 3 is incomplete: a crash interrupted it, as record 3 says",
         "Line 5 is incomplete: a crash interrupted it, as record 4 says",
     )
-    assert [one["seq"] for one in await file_trail.entries()] == [1, 2, 3, 4]
+    assert [entry["seq"] for entry in await file_trail.entries()] == [1, 2, 3, 4]
 
 
 async def test_what_the_next_entry_says_of_an_unfinished_line_cannot_be_changed(file_trail: AuditTrail, file):
@@ -367,7 +395,7 @@ async def test_a_file_from_before_the_chain_is_taken_as_it_is(file_trail: AuditT
     assert checked.intact
     assert (checked.entries, checked.older) == (2, 2)
     assert checked.remarks == ("2 lines without a hash, from before the chain: record 1 covers their content",)
-    assert [one["tool"] for one in await file_trail.entries()] == [
+    assert [entry["tool"] for entry in await file_trail.entries()] == [
         "guest_power",
         "guest_stop",
         "guest_power",
@@ -409,8 +437,8 @@ async def test_without_the_stores_record_the_file_is_believed_and_that_is_said(
 )
 def test_no_byte_of_a_chain_can_be_changed_unseen(entries, at, flip):
     lines, link = [], first_link()
-    for one in entries:
-        line, link = link_entry(one, link)
+    for entry in entries:
+        line, link = link_entry(entry, link)
         lines.append(line)
     trail = b"".join(lines)
     assert asyncio.run(checked_bytes(trail, link)).intact
@@ -433,7 +461,7 @@ async def checked_bytes(trail: bytes, head: Link):
 
 async def test_the_newest_entries_come_last_and_no_more_than_asked_for(trail: AuditTrail):
     await fill(trail, 7)
-    assert [one["seq"] for one in await trail.entries(limit=3)] == [5, 6, 7]
+    assert [entry["seq"] for entry in await trail.entries(limit=3)] == [5, 6, 7]
     assert await trail.entries(limit=0) == []
 
 
@@ -456,7 +484,7 @@ async def test_entries_are_found_by_what_they_say(trail: AuditTrail, filters: Fi
     await trail.record(entry(1))
     await trail.record(entry(2, tool="guest_stop", caller={"subject": "ada", "client": "other-client"}))
     await trail.record(entry(3, tool="snapshot_create", outcome="refused", cluster="lab"))
-    assert [one["seq"] for one in await trail.entries(filters)] == expected
+    assert [entry["seq"] for entry in await trail.entries(filters)] == expected
     exported = [json.loads(line)["seq"] async for line in trail.export("jsonl", filters)]
     assert exported == expected
 
@@ -465,8 +493,8 @@ async def test_a_long_trail_is_read_from_its_end(trail: AuditTrail):
     """Lines that are longer than a block, and more of them than a batch, come back whole and in order."""
     for number in range(12):
         await trail.record(entry(number, calls=["ü" + "x" * 4_000] * number * 2))
-    found = await trail.entries(limit=1000)
-    assert [len("".join(one["calls"])) for one in found] == [8_002 * number for number in range(12)]
+    entries = await trail.entries(limit=1000)
+    assert [len("".join(entry["calls"])) for entry in entries] == [8_002 * number for number in range(12)]
     assert (await trail.verify()).entries == 12
 
 
@@ -496,10 +524,10 @@ async def test_a_canceled_reader_is_canceled_even_if_a_thread_is_still_reading_f
     begun, released = threading.Event(), threading.Event()
 
     class SlowFile(PosixPath):
-        def open(self, *given: Any, **more: Any) -> Any:
+        def open(self, *positional: Any, **more: Any) -> Any:
             begun.set()
             released.wait()
-            return super().open(*given, **more)
+            return super().open(*positional, **more)
 
     async with open_store(str(tmp_path / "quorate.db"), clock=clock) as store:
         trail = open_trail(store, SlowFile(file))

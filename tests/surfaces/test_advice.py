@@ -7,7 +7,7 @@ import pytest
 from mcp import Client
 
 from quorate.config import Access, Approval
-from quorate.hints import GUEST_LIST, GUEST_POWER, GUEST_STOP, TASK_LIST, TASK_WAIT, Advice, ToolHint, resolve
+from quorate.hints import Advice, ToolHint, resolve, tools
 from quorate.operations.registry import operations
 from quorate.pipeline.caller import Caller, Scope
 from quorate.surfaces.compat import SYSTEMS
@@ -63,10 +63,10 @@ async def listed(served):
 @pytest.mark.parametrize(("access", "toolsets"), REACH)
 async def test_native_advice_names_exactly_the_tools_that_are_listed(tmp_path, access, toolsets):
     async with rig(tmp_path, access=access, toolsets=toolsets) as quorate:
-        tools = await listed(quorate)
+        offered = await listed(quorate)
         named = words(rendered(quorate)) & set(operations())
-        assert named <= tools
-        assert all(operations()[name].risk_of for name in tools - named)  # it depends on their arguments
+        assert named <= offered
+        assert all(operations()[name].risk_of for name in offered - named)  # it depends on their arguments
 
 
 async def test_native_advice_follows_the_scope_of_a_token(tmp_path):
@@ -83,26 +83,26 @@ async def test_lean_advice_is_a_call_of_a_tool_that_is_listed(tmp_path, access):
         assert runners == await listed(quorate) - {"pve_find"}
         (only,) = quorate.app.surfaces()
         name = only.naming(Caller())
-        assert name(GUEST_LIST) == "pve_read operation=guest_list"
+        assert name(tools.guest_list) == "pve_read operation=guest_list"
         power = 'pve_change operation=guest_power arguments={"guest":105,"action":"start"}'
-        assert name(GUEST_POWER(guest=105, action="start")) == (None if access is Access.READ else power)
-        assert name(GUEST_STOP) == ("pve_destroy operation=guest_stop" if access is Access.ADMIN else None)
+        assert name(tools.guest_power(guest=105, action="start")) == (None if access is Access.READ else power)
+        assert name(tools.guest_stop) == ("pve_destroy operation=guest_stop" if access is Access.ADMIN else None)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 async def test_drop_in_advice_names_only_the_tools_of_that_system(tmp_path, name):
     async with surface(tmp_path, name) as served:
         text = rendered(served)
-        tools = await listed(served)
-        assert words(text) & tools
-        assert not words(text) & (set(operations()) - tools)
+        offered = await listed(served)
+        assert words(text) & offered
+        assert not words(text) & (set(operations()) - offered)
 
 
 @pytest.mark.parametrize("name", MISSING)
 async def test_a_refusal_names_only_tools_that_are_listed(tmp_path, name):
     async with surface(tmp_path, name, access=Access.READ) as served:
-        tool, given = MISSING[name]
-        answer = await served.call(tool, **given)
+        tool, arguments = MISSING[name]
+        answer = await served.call(tool, **arguments)
         assert answer.is_error
         shown = words(re.sub(r"operation=\w+", "", text_of(answer)))
         assert not shown & (set(operations()) - await listed(served) - {tool})
@@ -115,7 +115,7 @@ async def test_a_defect_is_reported_in_the_words_of_the_surface(tmp_path, name):
         async with Client(Server(served.app.pipeline, [Defective(only)])) as client:
             text = text_of(await client.call_tool(*MISSING[name]))
         assert "failed inside Quorate (ZeroDivisionError)" in text
-        expected = only.naming(Caller())(TASK_LIST)
+        expected = only.naming(Caller())(tools.task_list)
         assert text.endswith(f"Check whether anything was changed: {expected}." if expected else "was changed.")
 
 
@@ -123,6 +123,6 @@ async def test_a_secret_in_the_arguments_of_advice_is_hidden(tmp_path):
     async with rig(tmp_path, access=Access.READ, approval=Approval.NONE) as quorate:
         await quorate.facts("cluster_status")
         secret = quorate.sim.token_secret
-        advice = quorate.app.pipeline.sanitize({"next": Advice(f"Use {secret}", TASK_WAIT(task=secret))})["next"]
+        advice = quorate.app.pipeline.sanitize({"next": Advice(f"Use {secret}", tools.task_wait(task=secret))})["next"]
         assert secret not in str(advice)
         assert str(advice) == "Use ***: task_wait task=***"

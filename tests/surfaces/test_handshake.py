@@ -21,7 +21,7 @@ from mcp.types import INVALID_PARAMS, ElicitResult
 from pve_simulator.clock import RealClock
 from pve_simulator.simulator import SimulatedCluster
 from quorate.config import load
-from quorate.surfaces.handshake_cache import HandshakeCache, Questions
+from quorate.surfaces.handshake import HandshakeCache, Questions
 from tests.rigs.mcp_session import text_of
 from tests.rigs.processes import Running, running
 from tests.rigs.simulator import pointed_at, running_sim
@@ -111,9 +111,9 @@ class Started:
         return file
 
 
-def same(one: str, other: str) -> bool:
+def same(text: str, other: str) -> bool:
     """The same message, to the order of its members; only the space between them may differ."""
-    return json.dumps(json.loads(one)) == json.dumps(json.loads(other))
+    return json.dumps(json.loads(text)) == json.dumps(json.loads(other))
 
 
 @pytest.fixture(scope="module")

@@ -48,14 +48,14 @@ async def test_there_are_at_most_four_tools_in_two_and_a_half_kilobytes(tmp_path
         assert len(json.dumps(tools, separators=(",", ":")).encode()) <= 2500
 
 
-async def test_no_tool_stands_on_both_sides_of_a_risk(tmp_path):
+async def test_no_tool_has_operations_on_both_sides_of_a_risk(tmp_path):
     async with lean(tmp_path) as quorate:
         tools = (await quorate.client.list_tools()).tools
         hints = {tool.name: tool.annotations for tool in tools if tool.annotations}
         assert len(hints) == 4
-        assert {name for name, one in hints.items() if one.read_only_hint} == {"pve_find", "pve_read"}
-        assert {name for name, one in hints.items() if one.destructive_hint} == {"pve_destroy"}
-        assert all(None not in one.model_dump(exclude={"title"}).values() for one in hints.values())
+        assert {name for name, hint in hints.items() if hint.read_only_hint} == {"pve_find", "pve_read"}
+        assert {name for name, hint in hints.items() if hint.destructive_hint} == {"pve_destroy"}
+        assert all(None not in hint.model_dump(exclude={"title"}).values() for hint in hints.values())
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ async def test_toolsets_that_the_operator_chose_are_all_there_is(tmp_path):
     async with lean(tmp_path, toolsets=("guests", "tasks")) as quorate:
         assert set(await quorate.facts("pve_find")) == {"guests", "tasks"}
         assert "switched off" in await quorate.refusal("pve_read", operation="node_list")
-        found = await quorate.facts("pve_find", words="take a snapshot of the db vm")
-        assert "switched off" in found["not_available"]
-        assert not {"snapshot_create", "snapshot_list"} & {row[0] for row in found["rows"]}
+        answer = await quorate.facts("pve_find", words="take a snapshot of the db vm")
+        assert "switched off" in answer["not_available"]
+        assert not {"snapshot_create", "snapshot_list"} & {row[0] for row in answer["rows"]}
 
 
 async def test_plain_words_lead_to_the_change_they_ask_for(tmp_path):
@@ -133,7 +133,7 @@ async def test_plain_words_lead_to_the_change_they_ask_for(tmp_path):
         assert quorate.audit()[-1]["tool"] == "guest_configure"
 
 
-async def test_what_is_found_is_told_in_few_words(tmp_path):
+async def test_search_results_are_short(tmp_path):
     async with lean(tmp_path) as quorate:
         answer = await quorate.call("pve_find", words="why did last night's backup fail")
         assert "task_list" in text_of(answer)
@@ -156,9 +156,9 @@ async def test_words_that_fit_nothing_are_answered_with_a_way_on(tmp_path):
 
 async def test_what_the_level_forbids_is_not_found_but_explained(tmp_path):
     async with lean(tmp_path, access=Access.READ) as quorate:
-        found = await quorate.facts("pve_find", words="delete the old vm")
-        assert {row[1] for row in found["rows"]} == {"pve_read"}
-        assert "--access" in found["not_available"]
+        answer = await quorate.facts("pve_find", words="delete the old vm")
+        assert {row[1] for row in answer["rows"]} == {"pve_read"}
+        assert "--access" in answer["not_available"]
         described = await quorate.facts("pve_find", operation="guest_delete")
         assert "--access admin" in described["not_available"]
 
@@ -313,7 +313,7 @@ async def test_what_the_level_forbids_is_refused_by_every_tool_for_that_reason(t
 # -- together with others ----------------------------------------------------------------------------------------------
 
 
-async def test_lean_stands_beside_other_surfaces(tmp_path):
+async def test_lean_can_be_combined_with_other_surfaces(tmp_path):
     async with rig(tmp_path, toolsets=("guests",), more={"surfaces": ("lean", "native")}) as quorate:
         listed = {tool.name for tool in (await quorate.client.list_tools()).tools}
         assert {"pve_find", "pve_destroy", "guest_list"} <= listed

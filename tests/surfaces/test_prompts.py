@@ -32,9 +32,9 @@ async def ask(quorate: Rig, name: str, **arguments: str) -> tuple[str, dict[str,
     question, *data = await texts(quorate.client, name, arguments)
     blocks = {}
     for text in data:
-        found = BLOCK.fullmatch(text)
-        assert found, text
-        blocks[found["label"]] = found["text"]
+        match = BLOCK.fullmatch(text)
+        assert match, text
+        blocks[match["label"]] = match["text"]
     return question, blocks
 
 
@@ -42,14 +42,14 @@ async def ask(quorate: Rig, name: str, **arguments: str) -> tuple[str, dict[str,
 async def test_the_prompts_are_listed_with_their_arguments(tmp_path, mode):
     async with rig(tmp_path, mode=mode) as quorate:
         listed = (await quorate.client.list_prompts()).prompts
-        assert {one.name: [(each.name, each.required) for each in one.arguments or ()] for one in listed} == {
+        assert {prompt.name: [(each.name, each.required) for each in prompt.arguments or ()] for prompt in listed} == {
             "diagnose_guest": [("guest", True)],
             "review_capacity": [],
             "plan_upgrade": [("node", False)],
             "explain_task": [("task", False)],
             "review_backups": [],
         }
-        assert all(one.title and one.description for one in listed)
+        assert all(prompt.title and prompt.description for prompt in listed)
         assert quorate.sim.requests == []  # a list costs nothing
 
 
@@ -106,7 +106,7 @@ async def test_what_strangers_wrote_stays_inside_its_block(tmp_path):
 async def test_the_end_of_a_block_cannot_be_foreseen(tmp_path):
     async with rig(tmp_path) as quorate:
         blocks = [(await texts(quorate.client, "review_backups"))[1] for _ in range(3)]
-        assert len({found["fence"] for text in blocks if (found := BLOCK.fullmatch(text))}) == 3
+        assert len({match["fence"] for text in blocks if (match := BLOCK.fullmatch(text))}) == 3
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -141,11 +141,11 @@ async def test_a_cluster_that_refuses_our_token_is_another_error(tmp_path):
         assert raised.value.error.code == INTERNAL_ERROR
 
 
-async def test_what_helps_but_may_not_be_read_is_told_and_left_out(tmp_path):
+async def test_facts_that_may_not_be_read_are_left_out_and_named(tmp_path):
     async with rig(tmp_path) as quorate:
         scope = Scope(access=Access.READ, toolsets=frozenset({"guests"}))
         async with Client(quorate.app.server(identify=lambda: ("phone", scope))) as client:
-            assert [one.name for one in (await client.list_prompts()).prompts] == ["diagnose_guest"]
+            assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["diagnose_guest"]
             _, guest, tasks, *_ = await texts(client, "diagnose_guest", {"guest": "100"})
             assert "name: router" in guest
             assert "not available: task_list is outside the scope of phone" in tasks
@@ -157,14 +157,14 @@ async def test_prompts_read_beyond_the_default_tools_but_not_beyond_chosen_ones(
     async with rig(tmp_path, toolsets=None) as quorate:
         assert "in_trouble" in (await ask(quorate, "review_backups"))[1]["backup_coverage limit=100"]
     async with rig(tmp_path, toolsets=("guests", "tasks")) as quorate:
-        listed = [one.name for one in (await quorate.client.list_prompts()).prompts]
+        listed = [prompt.name for prompt in (await quorate.client.list_prompts()).prompts]
         assert listed == ["diagnose_guest", "explain_task"]
 
 
 async def test_with_several_clusters_a_prompt_takes_one_of_them(tmp_path):
     async with several_clusters(tmp_path) as quorate:
         listed = (await quorate.client.list_prompts()).prompts
-        assert all([one.name for one in each.arguments or ()][-1] == "cluster" for each in listed)
+        assert all([argument.name for argument in each.arguments or ()][-1] == "cluster" for each in listed)
         _, blocks = await ask(quorate, "review_capacity", cluster="lab")
         assert "lab1" in blocks["capacity_plan"]
         assert "pve1" not in blocks["capacity_plan"]

@@ -44,8 +44,8 @@ async def test_the_cluster_is_listed_and_the_rest_has_templates(tmp_path, mode):
     async with rig(tmp_path, mode=mode) as quorate:
         listed = (await quorate.client.list_resources()).resources
         templates = (await quorate.client.list_resource_templates()).resource_templates
-        assert [one.uri for one in listed] == ["pve://cluster"]
-        assert [one.uri_template for one in templates] == [
+        assert [resource.uri for resource in listed] == ["pve://cluster"]
+        assert [template.uri_template for template in templates] == [
             "pve://nodes/{node}",
             "pve://guests/{guest}",
             "pve://tasks/{upid}",
@@ -72,7 +72,7 @@ async def test_every_address_is_read(tmp_path, mode, uri, told):
         assert told in await text_at(quorate, uri)
 
 
-async def test_a_storage_is_told_for_each_of_its_nodes_and_no_other_storage_is(tmp_path):
+async def test_a_storage_is_shown_on_each_of_its_nodes_without_other_storages(tmp_path):
     async with rig(tmp_path) as quorate:
         uses, volumes = (await text_at(quorate, "pve://storage/tank")).split("\n\n")
         assert [line.split("\t")[:2] for line in uses.splitlines()[1:3]] == [["tank", "pve1"], ["tank", "pve2"]]
@@ -118,7 +118,7 @@ async def test_a_caller_sees_and_reads_only_what_its_scope_allows(tmp_path):
         async with Client(quorate.app.server(identify=lambda: ("phone", scope))) as client:
             assert (await client.list_resources()).resources == []
             templates = (await client.list_resource_templates()).resource_templates
-            assert [one.uri_template for one in templates] == ["pve://guests/{guest}"]
+            assert [template.uri_template for template in templates] == ["pve://guests/{guest}"]
             assert (await client.read_resource("pve://guests/100")).contents
             with pytest.raises(MCPError, match="outside the scope of phone") as raised:
                 await client.read_resource("pve://nodes/pve1")
@@ -132,12 +132,12 @@ async def test_a_caller_sees_and_reads_only_what_its_scope_allows(tmp_path):
 async def test_toolsets_that_are_off_have_no_resources(tmp_path):
     async with rig(tmp_path, toolsets=("tasks",)) as quorate:
         templates = (await quorate.client.list_resource_templates()).resource_templates
-        assert [one.name for one in templates] == ["upid"]
+        assert [template.name for template in templates] == ["upid"]
 
 
 async def test_with_several_clusters_the_address_begins_with_one(tmp_path):
     async with several_clusters(tmp_path) as quorate:
-        listed = [one.uri for one in (await quorate.client.list_resources()).resources]
+        listed = [resource.uri for resource in (await quorate.client.list_resources()).resources]
         assert listed == ["pve://prod/cluster", "pve://lab/cluster"]
         templates = (await quorate.client.list_resource_templates()).resource_templates
         assert templates[1].uri_template == "pve://{cluster}/guests/{guest}"
@@ -151,7 +151,7 @@ async def test_a_cluster_outside_the_scope_has_no_resources(tmp_path):
     async with several_clusters(tmp_path) as quorate:
         scope = Scope(clusters=frozenset({"lab"}))
         async with Client(quorate.app.server(identify=lambda: ("phone", scope))) as client:
-            assert [one.uri for one in (await client.list_resources()).resources] == ["pve://lab/cluster"]
+            assert [resource.uri for resource in (await client.list_resources()).resources] == ["pve://lab/cluster"]
             with pytest.raises(MCPError) as raised:
                 await client.read_resource("pve://prod/guests/100")
             assert raised.value.error.code == INVALID_PARAMS
@@ -163,7 +163,7 @@ async def test_a_cluster_outside_the_scope_has_no_resources(tmp_path):
 
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize(
-    ("argument", "typed", "found"),
+    ("argument", "typed", "expected"),
     [
         ("guest", "dock", ["docker01", "docker02"]),
         ("guest", "108", ["108"]),
@@ -175,16 +175,16 @@ async def test_a_cluster_outside_the_scope_has_no_resources(tmp_path):
         ("words", "x", []),
     ],
 )
-async def test_names_are_completed(tmp_path, mode, argument, typed, found):
+async def test_names_are_completed(tmp_path, mode, argument, typed, expected):
     async with rig(tmp_path, mode=mode) as quorate:
-        assert await names(quorate, argument, typed) == found
-        assert await names(quorate, argument, typed, PromptReference(name="diagnose_guest")) == found
+        assert await names(quorate, argument, typed) == expected
+        assert await names(quorate, argument, typed, PromptReference(name="diagnose_guest")) == expected
 
 
 async def test_names_that_begin_so_come_before_those_that_hold_it(tmp_path):
     async with rig(tmp_path) as quorate:
-        found = await names(quorate, "guest", "d")
-        begins = [name.startswith("d") for name in found]
+        completed = await names(quorate, "guest", "d")
+        begins = [name.startswith("d") for name in completed]
         assert True in begins
         assert False in begins
         assert begins == sorted(begins, reverse=True)

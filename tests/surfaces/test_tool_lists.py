@@ -5,8 +5,7 @@ import json
 import pytest
 
 from quorate.config import Access, Approval, load
-from quorate.operations.registry import TOOLSETS, Risk, operations
-from quorate.operations.toolsets import DEFAULT_TOOLS
+from quorate.operations.registry import DEFAULT_TOOLS, TOOLSETS, Risk, operations
 from quorate.pipeline.caller import Caller, Exchange, Scope
 from quorate.problems import Problem
 from quorate.surfaces.native import MAX_BYTES, as_json, budget_warning, describe
@@ -74,7 +73,7 @@ def test_the_default_tools_exist():
 
 
 @pytest.mark.parametrize(
-    ("given", "listed", "unlisted"),
+    ("flag", "listed", "unlisted"),
     [
         ("+firewall", {"guest_list", "backup_create", "firewall_get"}, {"ha_status", "guest_bulk"}),
         ("+guests,+hosts", {"backup_create", "guest_bulk", "host_list"}, {"firewall_get"}),
@@ -85,8 +84,8 @@ def test_the_default_tools_exist():
         ("+homelab", {"guest_list", "host_list"}, {"firewall_get"}),
     ],
 )
-async def test_toolsets_are_added_to_the_default_tools_or_replace_them(tmp_path, given, listed, unlisted):
-    toolsets = load(environ={}, toolsets=given, tolerate=True).toolsets
+async def test_toolsets_are_added_to_the_default_tools_or_replace_them(tmp_path, flag, listed, unlisted):
+    toolsets = load(environ={}, toolsets=flag, tolerate=True).toolsets
     async with rig(tmp_path, toolsets=toolsets) as quorate:
         names = {tool.name for tool in (await quorate.client.list_tools()).tools}
     assert listed <= names
@@ -98,6 +97,14 @@ async def test_all_includes_the_default_tools(tmp_path):
         names = {tool.name for tool in (await quorate.client.list_tools()).tools}
     assert {name for tools in DEFAULT_TOOLS.values() for name in tools.split()} <= names
     assert "host_list" not in names
+
+
+async def test_a_rarer_tool_of_a_toolset_in_use_is_said_not_to_be_among_the_default_tools(tmp_path):
+    async with rig(tmp_path, toolsets=None) as quorate:
+        refusal = await quorate.refusal("capacity_plan")
+    assert "capacity_plan is switched off. It is not among the default tools." in refusal
+    assert "config.toml" in refusal
+    assert refusal.endswith("--toolsets +reports.")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +179,13 @@ def test_schemas_refuse_unknown_arguments_and_carry_no_noise():
 
 
 def test_a_tool_of_which_some_calls_need_admin_says_so_beforehand():
-    varying = [one for one in operations().values() if one.risk is Risk.DESTROY and one.least_risk is Risk.CHANGE]
-    assert {"pool_set", "firewall_rule_set", "backup_restore"} <= {one.name for one in varying}
-    silent = [one.name for one in varying if "access admin" not in json.dumps(as_json([describe(one)]))]
+    varying = [
+        operation
+        for operation in operations().values()
+        if operation.risk is Risk.DESTROY and operation.least_risk is Risk.CHANGE
+    ]
+    assert {"pool_set", "firewall_rule_set", "backup_restore"} <= {tool.name for tool in varying}
+    silent = [tool.name for tool in varying if "access admin" not in json.dumps(as_json([describe(tool)]))]
     assert silent == []
 
 
@@ -199,7 +210,7 @@ async def test_the_instructions_are_short_and_speak_of_what_is_on(tmp_path):
 async def test_one_line_of_the_instructions_names_what_is_off_and_how_to_enable_it(tmp_path):
     async with rig(tmp_path, toolsets=None, mode="legacy") as quorate:
         text = quorate.client.instructions or ""
-    (line,) = [one for one in text.splitlines() if one.startswith("Switched off:")]
+    (line,) = [line for line in text.splitlines() if line.startswith("Switched off:")]
     assert "access, firewall, ha, network" in line
     assert "rarer tools of guests" in line
     assert "host_list" not in text

@@ -20,9 +20,9 @@ def finder() -> Finder:
 
 def missed(finder: Finder, requests: Sequence[tuple[str, str]]) -> list[str]:
     return [
-        f"{words!r} found {', '.join(found)}, not {right}"
+        f"{words!r} found {', '.join(first)}, not {right}"
         for words, right in requests
-        if not set(found := [one.name for one in finder.find(words)[:FIRST]]) & set(right.split())
+        if not set(first := [operation.name for operation in finder.find(words)[:FIRST]]) & set(right.split())
     ]
 
 
@@ -44,11 +44,11 @@ def test_an_operation_is_found_first_by_its_own_name(finder):
 
 
 def test_every_operation_declares_what_people_call_it():
-    assert [name for name, one in operations().items() if not one.search_words] == []
+    assert [name for name, operation in operations().items() if not operation.search_words] == []
 
 
 def test_questions_find_what_reads_before_what_changes(finder):
-    asked = [one.name for one in finder.find("which snapshots are there?")]
+    asked = [operation.name for operation in finder.find("which snapshots are there?")]
     assert asked.index("snapshot_list") < asked.index("snapshot_delete")
 
 

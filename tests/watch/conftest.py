@@ -29,7 +29,7 @@ class Watched:
             await self.watch.cycle()
 
     async def kinds(self) -> set[str]:
-        return {one.kind for one in await self.watch.findings()}
+        return {finding.kind for finding in await self.watch.findings()}
 
     async def rows(self, **arguments: Any) -> list[dict[str, Any]]:
         return await self.quorate.rows("finding_list", **arguments)
@@ -45,5 +45,5 @@ async def watching(tmp_path: Path, settings: WatchSettings | None = None, **opti
 
 @pytest.fixture
 async def watched(tmp_path) -> AsyncIterator[Watched]:
-    async with watching(tmp_path) as one:
-        yield one
+    async with watching(tmp_path) as session:
+        yield session

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 
-from pve_simulator.cluster.ceph_routes import Ceph
 from pve_simulator.cluster.firewall import Firewalls
-from pve_simulator.cluster.replication_routes import Replication, ReplicationJob
-from pve_simulator.nodes.apt_routes import Packages
-from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.routes.cluster.ceph import Ceph
+from pve_simulator.routes.nodes.apt import Packages
+from pve_simulator.routes.nodes.settings import Settings
+from pve_simulator.routes.replication import Replication, ReplicationJob
 from pve_simulator.storage.backup_jobs import BackupJobs
 from pve_simulator.storage.storages import Storage, StorageSpace, Volume
 from pve_simulator.world import World
@@ -23,11 +23,12 @@ def make_healthy(world: World) -> None:
     world.part(BackupJobs).add("nightly", {"all": 1, "schedule": "01:00", "storage": "pbs"})
     for guest in world.guests.values():
         guest.snapshots.clear()
+        guest.config |= {key: f"{value},backup=1" for key, value in guest.config.items() if key.startswith("mp")}
         guest.config.pop("parent", None)
         guest.system, guest.paused = replace(guest.system, agent_installed=True), False
     pbs, nas = world.storages["pbs"], world.storages["nas"]
     for storage in (pbs, nas):
-        for volid in [one.volid for one in storage.volumes("pve1") if one.content == "backup"]:
+        for volid in [volume.volid for volume in storage.volumes("pve1") if volume.content == "backup"]:
             storage.remove("pve1", volid)
     for days in range(7):
         back_up(world, world.clock.now() - days * DAY)
@@ -67,7 +68,7 @@ def back_up(world: World, when: float, grow: float = 1.0) -> None:
     for volume in pbs.volumes("pve1"):
         by_guest.setdefault(volume.vmid or 0, []).append(volume)
     for volumes in by_guest.values():
-        for volume in sorted(volumes, key=lambda one: one.name)[:-7]:
+        for volume in sorted(volumes, key=lambda volume: volume.name)[:-7]:
             pbs.remove("pve1", volume.volid)
 
 

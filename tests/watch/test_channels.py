@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from quorate.config import Approval
-from quorate.config.rules import Hours
+from quorate.config.policy import Hours
 from quorate.config.watch import ChannelSettings, Digest, WatchSettings
+from quorate.runs.store import Run, RunState, RunStore
 from quorate.secret import Secret
-from quorate.state.findings import NextCall, Observation
-from quorate.state.runs import Run, RunState, RunStore
 from quorate.state.store import StateUnavailable
+from quorate.watch.finding_store import NextCall, Observation
 from quorate.watch.watch import Watch
 from tests.rigs.manual_clock import jump
 from tests.rigs.receivers import HttpReceiver, http_receiver, mail_receiver
@@ -76,9 +76,9 @@ async def test_a_finding_reaches_the_receiver_once_and_so_does_its_end(tmp_path,
 async def test_each_service_gets_what_it_understands(tmp_path):
     types = ("ntfy", "gotify", "webhook", "telegram", "matrix", "slack")
     async with http_receiver() as receiver:
-        async with with_channels(tmp_path, *(channel(one, one, receiver) for one in types)) as watched:
+        async with with_channels(tmp_path, *(channel(kind, kind, receiver) for kind in types)) as watched:
             await tell(watched, TROUBLE)
-        by_path = {one.path.split("/")[1]: one for one in receiver.messages}
+        by_path = {message.path.split("/")[1]: message for message in receiver.messages}
     ntfy, gotify, hook, telegram = by_path[""], by_path["message"], by_path["hook"], by_path["bottk_secret_token"]
     assert (ntfy.json["topic"], ntfy.json["priority"]) == ("lab", 5)
     assert ntfy.headers["Authorization"] == "Bearer tk_secret_token"
@@ -87,8 +87,8 @@ async def test_each_service_gets_what_it_understands(tmp_path):
     assert by_path["_matrix"].method == "PUT"
     assert by_path["services"].json["text"].startswith("[critical demo] Node pve1 is offline")
     signed = f"{hook.headers['webhook-id']}.{hook.headers['webhook-timestamp']}.".encode() + hook.body
-    wanted = base64.b64encode(hmac.new(b"shared", signed, hashlib.sha256).digest()).decode()
-    assert hook.headers["webhook-signature"] == f"v1,{wanted}"
+    signature = base64.b64encode(hmac.new(b"shared", signed, hashlib.sha256).digest()).decode()
+    assert hook.headers["webhook-signature"] == f"v1,{signature}"
     assert hook.json["findings"][0]["kind"] == "node-down"
 
 
@@ -121,7 +121,8 @@ async def test_routing_follows_severity_kind_cluster_and_hours(tmp_path):
             old = Observation("backup-old", "", "info", "An old backup")
             await tell(watched, TROUBLE, old)
             states = {
-                (one.channel, one.event, one.notice.kind): one.state for one in await watched.watch.deliveries(99)
+                (delivery.channel, delivery.event, delivery.notice.kind): delivery.state
+                for delivery in await watched.watch.deliveries(99)
             }
     assert states == {
         ("critical", "opened", "node-down"): "sent",
@@ -172,9 +173,9 @@ async def test_a_failing_channel_is_retried_and_reported_elsewhere(tmp_path):
                 await watched.watch._observe_server()
                 await watched.quorate.clock.advance(700)
             await watched.watch.notify()
-            told = [one.json["text"] for one in well.messages]
-            assert len(told) == 2
-            assert "Messages on channel broken failed 3 times in a row: 127.0.0.1 answered 503" in told[1]
+            texts = [message.json["text"] for message in well.messages]
+            assert len(texts) == 2
+            assert "Messages on channel broken failed 3 times in a row: 127.0.0.1 answered 503" in texts[1]
             broken.status = 200
             await watched.quorate.clock.advance(3600)
             await watched.watch.notify()
@@ -223,14 +224,14 @@ async def test_waiting_approvals_and_the_freeze_notify_with_a_link_that_decides_
         async with watching(tmp_path, settings, approval=Approval.ASK) as watched:
             await watched.quorate.refusal("guest_delete", guest=108)
             await watched.watch.step()
-            (asked,) = [one.json for one in receiver.messages if "asks on demo" in one.body.decode()]
+            (asked,) = [message.json for message in receiver.messages if "asks on demo" in message.body.decode()]
             assert "Delete" in asked["title"]
             (waiting,) = await watched.watch._approvals.list()
             assert asked["click"] == f"https://quorate.home.lan/console/approvals/{waiting.id}"
             receiver.messages.clear()
             await watched.watch._freeze.set("tester", "storm", watched.quorate.app.audit)
             await watched.watch.step()
-            assert [one.json["title"] for one in receiver.messages if "frozen" in one.json["title"]]
+            assert [message.json["title"] for message in receiver.messages if "frozen" in message.json["title"]]
 
 
 async def test_an_answered_approval_and_a_lifted_freeze_are_resolved(tmp_path):
@@ -280,11 +281,14 @@ async def test_a_receiver_that_repeats_a_secret_is_not_quoted_with_it(tmp_path, 
                 await watched.watch._observe_server()
                 await watched.quorate.clock.advance(700)
             await watched.watch.notify()
-            told = [str([one.error for one in await watched.watch.deliveries(99)])]
-            told += [str(await watched.quorate.facts("finding_list")), *(one.body.decode() for one in other.messages)]
-            assert all("Cannot POST" in one for one in (told[0], told[1], told[-1]))
+            texts = [str([delivery.error for delivery in await watched.watch.deliveries(99)])]
+            texts += [
+                str(await watched.quorate.facts("finding_list")),
+                *(message.body.decode() for message in other.messages),
+            ]
+            assert all("Cannot POST" in text for text in (texts[0], texts[1], texts[-1]))
             for secret in ("tk_secret_token", "/hook", "/services/T/B/X"):
-                assert not [one for one in told if secret in one]
+                assert not [text for text in texts if secret in text]
 
 
 @pytest.mark.thorough
@@ -303,8 +307,8 @@ async def test_a_paused_run_and_a_failed_one_notify_until_a_person_has_seen_to_t
         await runs.pause("aaaaaa", "tester", "a guest does not move")
         await watched.watch._observe_server()
         await watched.watch.notify()
-        told = sorted(one.json["text"].split("\n")[0] for one in receiver.messages)
-        assert told == [
+        titles = sorted(message.json["text"].split("\n")[0] for message in receiver.messages)
+        assert titles == [
             "[warning quorate] Run aaaaaa on demo is paused: Evacuate pve1 (a guest does not move)",
             "[warning quorate] Run bbbbbb on demo failed: Evacuate pve2",
         ]
@@ -323,11 +327,11 @@ async def test_a_paused_run_stays_a_finding_however_many_have_failed_since(tmp_p
             failed: dict[str, Any] = {"state": RunState.FAILED, "created": now + number + 1, "ended": now}
             await runs.add(Run(id=f"f{number}", title="Evacuate pve2", **failed, **usual))
         await watched.watch._observe_server()
-        assert [one.seen_as.target for one in await watched.watch.findings()].count("run paused") == 1
+        assert [finding.seen_as.target for finding in await watched.watch.findings()].count("run paused") == 1
 
 
 def texts(receiver: HttpReceiver) -> list[str]:
-    return [one.json["text"].split("\n")[0] for one in receiver.messages]
+    return [message.json["text"].split("\n")[0] for message in receiver.messages]
 
 
 async def test_what_comes_and_goes_is_kept_quiet_until_it_lasts(tmp_path):

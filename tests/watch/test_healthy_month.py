@@ -95,7 +95,7 @@ async def live(watched: Watched, hours: int, pause: float) -> set[str]:
                 await watched.watch.cycle()
                 last = clock.now()
     opened = await watched.watch._findings.opened_since(begun)
-    return {f"{one.kind}: {one.seen_as.what}" for one in opened}
+    return {f"{finding.kind}: {finding.seen_as.what}" for finding in opened}
 
 
 @pytest.mark.parametrize(

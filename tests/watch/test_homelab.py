@@ -26,7 +26,11 @@ async def cycle(quorate: Rig, seconds: float = 60.0) -> list[tuple[str, str]]:
     assert quorate.app.watch is not None
     await quorate.clock.advance(seconds)
     await quorate.app.watch.cycle()
-    return [(one.kind, one.seen_as.what) for one in await quorate.app.watch.findings() if one.cluster == "homelab"]
+    return [
+        (finding.kind, finding.seen_as.what)
+        for finding in await quorate.app.watch.findings()
+        if finding.cluster == "homelab"
+    ]
 
 
 async def test_a_host_that_does_not_answer_is_found_and_resolved(tmp_path):
@@ -35,8 +39,8 @@ async def test_a_host_that_does_not_answer_is_found_and_resolved(tmp_path):
             port = other.hosts["nas"].port
             host = {"host": "nas", "address": "127.0.0.1", "port": port, "user": "tester", "verify": False}
             await built.quorate.facts("host_register", **host)
-            found = await cycle(built.quorate)
-            assert "host-unreachable" not in dict(found)
+            findings = await cycle(built.quorate)
+            assert "host-unreachable" not in dict(findings)
         (unreachable,) = [what for kind, what in await cycle(built.quorate) if kind == "host-unreachable"]
         assert unreachable.startswith("Host nas does not answer")
         (row,) = await built.quorate.rows("finding_list", kind="host-unreachable")
@@ -108,8 +112,8 @@ async def test_a_failed_unit_is_found_and_resolved_and_what_cannot_be_seen_stays
 @pytest.mark.thorough
 async def test_a_service_that_stops_is_found_and_resolved(tmp_path):
     async with with_service(tmp_path, more=WATCH) as (built, host, port):
-        given = {"service": "page", "host": "box", "settings": {"web_port": port}}
-        await built.quorate.facts("service_install", **given)
+        arguments = {"service": "page", "host": "box", "settings": {"web_port": port}}
+        await built.quorate.facts("service_install", **arguments)
         assert [kind for kind, _ in await cycle(built.quorate) if kind == "service-down"] == []
         containers = (host.folder / "containers").read_text()
         (host.folder / "containers").unlink()

@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import sqlite3
+import tomllib
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -53,13 +55,23 @@ async def run(file: Path, *words: str) -> tuple[int, str, str]:
         return await asyncio.to_thread(started.wait), out, err
 
 
-async def until_sent(file: Path, states: set[str]) -> list[dict[str, str]]:
-    """The log of messages once all of them are in these states."""
+def deliveries(file: Path) -> list[tuple[str, str]]:
+    """State and channel of every message in the store."""
+    path = file.parent / "state.sqlite"
+    if not path.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(path)) as state:
+        tables = state.execute("SELECT 1 FROM sqlite_master WHERE name = 'quorate_deliveries'").fetchall()
+        return state.execute("SELECT state, channel FROM quorate_deliveries").fetchall() if tables else []
+
+
+async def until_all(file: Path, state: str, channels: Iterable[str]) -> None:
+    """Wait until every channel has messages and all of them are in this state: rows are stored one after the other."""
     while True:
-        _, out, _ = await run(file, "log")
-        lines = [line.split() for line in out.splitlines()]
-        if lines and {line[2] for line in lines} <= states:
-            return [{"state": line[2], "channel": line[3]} for line in lines]
+        rows = await asyncio.to_thread(deliveries, file)
+        if {channel for _, channel in rows} == set(channels) and {current for current, _ in rows} == {state}:
+            return
+        await asyncio.sleep(0.05)
 
 
 NTFY = '[watch.channels.phone]\ntype = "ntfy"\nurl = "{url}"\ntopic = "lab"\nkinds = ["backup-missing"]\n'
@@ -87,19 +99,20 @@ def make_due(file: Path) -> None:
 
 async def test_every_channel_gets_a_message_once_if_the_server_is_killed_between_detection_and_delivery(tmp_path):
     async with http_receiver() as receiver, mail_receiver() as mailbox, SimulatedCluster(auth_delay=0.0) as sim:
-        channels = [f'[watch.channels.{one}]\ntype = "{one}"\n{DIGEST}\n{more}' for one, more in ALL_CHANNELS.items()]
+        channels = [
+            f'[watch.channels.{name}]\ntype = "{name}"\n{DIGEST}\n{more}' for name, more in ALL_CHANNELS.items()
+        ]
         text = "\n".join(channels).format(url=receiver.url, port=mailbox.port)
         file = configuration(tmp_path, sim, text)
         with process(file) as first:
-            waiting = await asyncio.wait_for(until_sent(file, {"waiting"}), PATIENCE)
-            assert {one["channel"] for one in waiting} == set(ALL_CHANNELS)
+            await asyncio.wait_for(until_all(file, "waiting", ALL_CHANNELS), PATIENCE)
             os.kill(first.pid, signal.SIGKILL)
             await asyncio.to_thread(first.wait)
         assert (receiver.messages, mailbox.mails) == ([], [])
         await asyncio.to_thread(make_due, file)
         with process(file), process(file):
-            await asyncio.wait_for(until_sent(file, {"sent"}), PATIENCE)
-        paths = sorted(one.path.split("/")[1] for one in receiver.messages)
+            await asyncio.wait_for(until_all(file, "sent", ALL_CHANNELS), PATIENCE)
+        paths = sorted(message.path.split("/")[1] for message in receiver.messages)
         assert paths == ["", "_matrix", "bott", "hook", "message", "services"]
         assert len(mailbox.mails) == 1
 
@@ -114,6 +127,7 @@ async def killed_while_sending(tmp_path: Path, channel: str, receiver: HttpRecei
 
     async with SimulatedCluster(auth_delay=0.0) as sim:
         file = configuration(tmp_path, sim, channel.format(url=receiver.url))
+        (receiving,) = tomllib.loads(channel)["watch"]["channels"]
         receiver.on_message = hang
         with process(file) as first:
             await asyncio.wait_for(reached.wait(), PATIENCE)
@@ -121,7 +135,7 @@ async def killed_while_sending(tmp_path: Path, channel: str, receiver: HttpRecei
             await asyncio.to_thread(first.wait)
         receiver.on_message = None
         with process(file):
-            await asyncio.wait_for(until_sent(file, {"sent"}), PATIENCE)
+            await asyncio.wait_for(until_all(file, "sent", [receiving]), PATIENCE)
         never.set()
 
 
@@ -151,7 +165,7 @@ async def test_a_message_that_did_not_arrive_before_the_kill_is_sent_after_it(tm
 async def test_a_webhook_gets_the_same_id_again_so_that_its_receiver_keeps_one(tmp_path):
     async with http_receiver() as receiver:
         await killed_while_sending(tmp_path, HOOK, receiver)
-        assert len({one.headers["Idempotency-Key"] for one in receiver.messages}) == 1
+        assert len({message.headers["Idempotency-Key"] for message in receiver.messages}) == 1
 
 
 async def test_of_two_watchers_on_one_store_one_watches_and_every_message_is_sent_once(tmp_path):
@@ -159,9 +173,9 @@ async def test_of_two_watchers_on_one_store_one_watches_and_every_message_is_sen
         channel = NTFY.format(url=receiver.url).replace('kinds = ["backup-missing"]', 'severity = "info"')
         file = configuration(tmp_path, sim, channel)
         with process(file), process(file):
-            sent = await asyncio.wait_for(until_sent(file, {"sent"}), PATIENCE)
-        assert len(receiver.messages) <= len(sent)
-        titles = [one.json["title"] for one in receiver.messages]
+            await asyncio.wait_for(until_all(file, "sent", ["phone"]), PATIENCE)
+        assert len(receiver.messages) <= len(deliveries(file))
+        titles = [message.json["title"] for message in receiver.messages]
         assert len(titles) == len(set(titles))
         asked = [path for method, path in sim.requests if path == "/cluster/status"]
         assert len(asked) == 1
@@ -187,7 +201,7 @@ async def test_findings_are_listed_acknowledged_and_silenced_at_the_shell(tmp_pa
         assert code == 0
         assert "guests have no backup" in out
         code, out, _ = await run(file, "list", "--json")
-        (missing,) = [one for one in json.loads(out) if one["finding"]["kind"] == "backup-missing"]
+        (missing,) = [finding for finding in json.loads(out) if finding["finding"]["kind"] == "backup-missing"]
         code, out, _ = await run(file, "acknowledge", missing["id"], "--note", "later")
         assert f"{missing['id']}: acknowledged" in out
         code, out, _ = await run(file, "silence", missing["id"], "8h")

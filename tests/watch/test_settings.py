@@ -19,7 +19,7 @@ def loaded(tmp_path, text: str, **environ: str):
     return load(file=file, environ={"HOME": str(tmp_path), **environ}, tolerate=True).watch
 
 
-def test_nothing_is_watched_unless_it_is_asked_for(tmp_path):
+def test_nothing_is_watched_by_default(tmp_path):
     assert loaded(tmp_path, "") is None
     assert loaded(tmp_path, "[watch]\nenabled = false\nevery = 30") is None
     assert loaded(tmp_path, "", QUORATE_WATCH="1") is not None
@@ -76,7 +76,7 @@ digest = ["08:00", "18:30"]
         ("[watch.channels.'a b']\ntype = 'slack'\nurl = 'https://x'", "a name of letters, digits"),
     ],
 )
-def test_mistakes_are_named(tmp_path, text, words):
+def test_mistakes_in_the_settings_are_reported(tmp_path, text, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         loaded(tmp_path, text)
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from pve_simulator.cluster.ceph_routes import Ceph
-from pve_simulator.cluster.replication_routes import Replication
-from pve_simulator.nodes.apt_routes import Packages
 from pve_simulator.nodes.disks import Disks
-from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.routes.cluster.ceph import Ceph
+from pve_simulator.routes.nodes.apt import Packages
+from pve_simulator.routes.nodes.settings import Settings
+from pve_simulator.routes.replication import Replication
 from pve_simulator.simulator import SimulatedCluster
 from pve_simulator.storage.storages import Volume
 from pve_simulator.world import HaResource, World
 from quorate.config.watch import WatchSettings
-from quorate.operations.reports.kinds import KINDS
-from tests.operations.reports.test_cluster_health import certificate_until
+from quorate.tools.health_findings import KINDS
 from tests.rigs.manual_clock import jump
+from tests.tools.test_cluster_health import certificate_until
 from tests.watch.conftest import Watched, watching
 from tests.watch.healthy import DAY, make_healthy
 
@@ -127,17 +127,17 @@ def backups_of(vmid: int, change: Callable[[list[Volume]], None]) -> Callable[[S
 
     def cause(sim: SimulatedCluster) -> Callable[[], None]:
         pbs = sim.world.storages["pbs"]
-        own = sorted((one for one in pbs.volumes("pve1") if one.vmid == vmid), key=lambda one: one.ctime)
-        before = {one.volid: (one.size, one.verified) for one in own}
+        own = sorted((volume for volume in pbs.volumes("pve1") if volume.vmid == vmid), key=lambda volume: volume.ctime)
+        before = {volume.volid: (volume.size, volume.verified) for volume in own}
         change(own)
-        for one in own:
-            if one.size < 0:
-                pbs.space("pve1").volumes.pop(one.volid)
+        for volume in own:
+            if volume.size < 0:
+                pbs.space("pve1").volumes.pop(volume.volid)
 
         def undo() -> None:
-            for one in own:
-                one.size, one.verified = before[one.volid]
-                pbs.space("pve1").volumes[one.volid] = one
+            for volume in own:
+                volume.size, volume.verified = before[volume.volid]
+                pbs.space("pve1").volumes[volume.volid] = volume
 
         return undo
 
@@ -145,18 +145,18 @@ def backups_of(vmid: int, change: Callable[[list[Volume]], None]) -> Callable[[S
 
 
 def remove_all(volumes: list[Volume]) -> None:
-    for one in volumes:
-        one.size = -1
+    for volume in volumes:
+        volume.size = -1
 
 
 def only_the_oldest(volumes: list[Volume]) -> None:
-    for one in volumes[1:]:
-        one.size = -1
+    for volume in volumes[1:]:
+        volume.size = -1
 
 
 def unverified(volumes: list[Volume]) -> None:
-    for one in volumes:
-        one.verified = None
+    for volume in volumes:
+        volume.verified = None
 
 
 def damaged(volumes: list[Volume]) -> None:
@@ -247,6 +247,14 @@ def exclude(sim: SimulatedCluster) -> Callable[[], None]:
     return lambda: job.pop("exclude") and None
 
 
+def excluded_disk(sim: SimulatedCluster) -> Callable[[], None]:
+    guest = sim.world.guests[104]
+    disk = next(name for name in guest.config if name.startswith(("scsi", "virtio")) and name[-1].isdecimal())
+    old = str(guest.config[disk])
+    guest.config[disk] = f"{old},backup=0"
+    return lambda: guest.config.update({disk: old})
+
+
 def certificate(sim: SimulatedCluster) -> Callable[[], None]:
     settings = sim.world.part(Settings).of("pve1")
     settings.custom_certificate = certificate_until(sim.clock.now() + 9 * DAY)
@@ -281,6 +289,7 @@ TROUBLES = (
     Trouble("disk-worn", "/dev/nvme0n1 of pve3", setting(disk_of("pve3", "/dev/nvme0n1"), "wearout", 4)),
     Trouble("backup-uncovered", "", exclude),
     Trouble("backup-missing", "", backups_of(103, remove_all)),
+    Trouble("backup-incomplete", "guest 104", excluded_disk),
     Trouble("backup-old", "", backups_of(104, only_the_oldest)),
     Trouble("backup-failed", "guest 102", tasks_fail("vzdump", "102", 1)),
     Trouble("backup-unproven", "", backups_of(105, unverified)),
@@ -312,11 +321,11 @@ ELSEWHERE = {
 }  # fmt: skip
 ALONE = {"node-down", "quorum-lost", "quorum-at-risk", "cluster-unreachable"}
 """Troubles that keep others from being seen."""
-TOGETHER = tuple(one for one in TROUBLES if one.kind not in ALONE)
+TOGETHER = tuple(trouble for trouble in TROUBLES if trouble.kind not in ALONE)
 
 
 def test_no_kind_of_finding_is_left_out() -> None:
-    assert {one.kind for one in TROUBLES} | ELSEWHERE == set(KINDS)
+    assert {trouble.kind for trouble in TROUBLES} | ELSEWHERE == set(KINDS)
 
 
 async def healthy(watched: Watched) -> SimulatedCluster:
@@ -329,22 +338,22 @@ async def healthy(watched: Watched) -> SimulatedCluster:
     return sim
 
 
-def missing(troubles: tuple[Trouble, ...], found: set[tuple[str, str]]) -> list[str]:
+def missing(troubles: tuple[Trouble, ...], reported: set[tuple[str, str]]) -> list[str]:
     return [
-        f"{one.kind} {one.target}"
-        for one in troubles
-        if not any(kind == one.kind and one.target in target for kind, target in found)
+        f"{trouble.kind} {trouble.target}"
+        for trouble in troubles
+        if not any(kind == trouble.kind and trouble.target in target for kind, target in reported)
     ]
 
 
 async def found_by(watched: Watched) -> set[tuple[str, str]]:
-    return {(one.kind, one.seen_as.target) for one in await watched.watch.findings()}
+    return {(finding.kind, finding.seen_as.target) for finding in await watched.watch.findings()}
 
 
 @pytest.fixture
 async def watched(tmp_path) -> AsyncIterator[Watched]:
-    async with watching(tmp_path, SETTINGS) as one:
-        yield one
+    async with watching(tmp_path, SETTINGS) as session:
+        yield session
 
 
 async def test_thirty_troubles_at_once_are_found_within_two_cycles_and_resolved_once_fixed(watched):
@@ -352,12 +361,12 @@ async def test_thirty_troubles_at_once_are_found_within_two_cycles_and_resolved_
     fixes = [trouble.cause(sim) for trouble in TOGETHER]
     assert len(TOGETHER) + len(ALONE) >= 30
     await watched.cycle(2)
-    found = await found_by(watched)
-    assert missing(TOGETHER, found) == []
-    assert {kind for kind, _ in found} <= {one.kind for one in TROUBLES}
-    for one in await watched.watch.findings():
-        assert KINDS[one.kind]
-        assert one.seen_as.next.tool or one.seen_as.next.text
+    reported = await found_by(watched)
+    assert missing(TOGETHER, reported) == []
+    assert {kind for kind, _ in reported} <= {trouble.kind for trouble in TROUBLES}
+    for finding in await watched.watch.findings():
+        assert KINDS[finding.kind]
+        assert finding.seen_as.next.tool or finding.seen_as.next.text
     for fix in fixes:
         fix()
     await jump(watched.quorate.clock, DAY + 60)
@@ -365,7 +374,9 @@ async def test_thirty_troubles_at_once_are_found_within_two_cycles_and_resolved_
     assert await found_by(watched) == set()
 
 
-@pytest.mark.parametrize("trouble", [one for one in TROUBLES if one.kind in ALONE], ids=lambda one: one.kind)
+@pytest.mark.parametrize(
+    "trouble", [trouble for trouble in TROUBLES if trouble.kind in ALONE], ids=lambda trouble: trouble.kind
+)
 async def test_trouble_that_hides_others_is_found_and_resolved(watched, trouble):
     sim = await healthy(watched)
     fix = trouble.cause(sim)

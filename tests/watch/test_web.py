@@ -73,11 +73,11 @@ async def test_a_person_acknowledges_a_finding_on_the_page_that_its_message_link
         watch = quorate.rig.app.watch
         assert watch is not None
         await watch.step()
-        finding = next(one for one in await watch.findings() if one.kind == "backup-missing")
+        finding = next(finding for finding in await watch.findings() if finding.kind == "backup-missing")
         async with browser(quorate, await quorate.token("carol", "admin")) as person:
             page = await person.get(f"/findings/{finding.id}")
             assert "These guests cannot be restored at all." in page.text
             answered = await person.submit(form_with(page, note=""), f"/findings/{finding.id}", note="tomorrow")
             assert answered.status_code == 200, answered.text
-        (now,) = [one for one in await watch.findings() if one.id == finding.id]
+        (now,) = [candidate for candidate in await watch.findings() if candidate.id == finding.id]
         assert (now.state, now.note) == ("acknowledged", "tomorrow")

@@ -34,7 +34,7 @@ def all_endpoints() -> Iterator[tuple[Facts, Endpoint]]:
             yield table, endpoint
 
 
-def found(method: str, path: str) -> tuple[str, dict[str, str]]:
+def find(method: str, path: str) -> tuple[str, dict[str, str]]:
     match = facts("9.2").find(method, path)
     assert match is not None
     return match.endpoint.template, match.values
@@ -48,7 +48,7 @@ def config_errors(**params: object) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("asked", "nearest"),
     [
         ("9.1.8", "9.1"),
         ("9.0", "9.1"),
@@ -62,8 +62,8 @@ def config_errors(**params: object) -> dict[str, str]:
         ("unknown", "9.2"),
     ],
 )
-def test_a_version_gets_the_nearest_table(asked: str, given: str) -> None:
-    assert facts(asked).version == given
+def test_a_version_gets_the_nearest_table(asked: str, nearest: str) -> None:
+    assert facts(asked).version == nearest
 
 
 def test_the_same_table_is_read_once() -> None:
@@ -87,33 +87,33 @@ def test_what_came_with_9_2_is_not_in_9_1() -> None:
 
 
 def test_a_guest_path_finds_its_endpoint_and_values() -> None:
-    assert found("PUT", "/nodes/pve1/qemu/100/config") == (CONFIG, {"node": "pve1", "vmid": "100"})
+    assert find("PUT", "/nodes/pve1/qemu/100/config") == (CONFIG, {"node": "pve1", "vmid": "100"})
 
 
 def test_a_literal_segment_wins_over_a_placeholder() -> None:
-    assert found("GET", "/nodes/pve1/qemu/100/status/current") == (
+    assert find("GET", "/nodes/pve1/qemu/100/status/current") == (
         "/nodes/{node}/qemu/{vmid}/status/current",
         {"node": "pve1", "vmid": "100"},
     )
 
 
 def test_repeated_and_trailing_slashes_do_not_matter() -> None:
-    assert found("GET", "//nodes//pve1/qemu/") == ("/nodes/{node}/qemu", {"node": "pve1"})
+    assert find("GET", "//nodes//pve1/qemu/") == ("/nodes/{node}/qemu", {"node": "pve1"})
 
 
 def test_a_volume_takes_the_rest_of_the_path() -> None:
-    assert found("DELETE", "/nodes/pve1/storage/local/content/local:iso/debian.iso") == (
+    assert find("DELETE", "/nodes/pve1/storage/local/content/local:iso/debian.iso") == (
         "/nodes/{node}/storage/{storage}/content/{volume}",
         {"node": "pve1", "storage": "local", "volume": "local:iso/debian.iso"},
     )
 
 
 def test_the_content_list_is_not_a_volume() -> None:
-    assert found("GET", "/nodes/pve1/storage/local/content")[0] == "/nodes/{node}/storage/{storage}/content"
+    assert find("GET", "/nodes/pve1/storage/local/content")[0] == "/nodes/{node}/storage/{storage}/content"
 
 
 def test_a_network_in_an_ipset_takes_the_rest_of_the_path() -> None:
-    assert found("GET", "/cluster/firewall/ipset/office/10.0.0.0/8") == (
+    assert find("GET", "/cluster/firewall/ipset/office/10.0.0.0/8") == (
         "/cluster/firewall/ipset/{name}/{cidr}",
         {"name": "office", "cidr": "10.0.0.0/8"},
     )
@@ -157,7 +157,7 @@ def test_every_template_leads_back_to_its_own_endpoint() -> None:
 # Endpoints
 
 
-def test_an_endpoint_tells_what_it_is() -> None:
+def test_an_endpoint_describes_itself() -> None:
     clone = facts("9.2").endpoint("POST", CLONE)
     assert clone.name == "clone_vm"
     assert clone.protected
@@ -210,7 +210,7 @@ def test_every_pattern_of_the_tables_is_understood() -> None:
             assert perl_regex(pattern) is not None, (endpoint, pattern)
 
 
-def test_no_pattern_of_the_tables_can_be_kept_busy() -> None:
+def test_no_pattern_of_the_tables_is_slow_on_hostile_text() -> None:
     every_pattern = {pattern for _, endpoint in all_endpoints() for pattern in patterns(endpoint.parameters)}
     started = time.process_time()
     for pattern in every_pattern:

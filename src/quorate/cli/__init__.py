@@ -3,46 +3,61 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import errno
-import gc
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from quorate import __version__
 
 INTERRUPTED = 130
-COMMANDS = {
-    "init": "init",
-    "doctor": "doctor",
-    "serve": "serve",
-    "call": "call",
-    "tools": "tools",
-    "approvals": "approvals",
-    "console": "console",
-    "runs": "runs",
-    "freeze": "freeze",
-    "unfreeze": "freeze",
-    "watch": "watch",
-    "policy": "policy",
-    "audit": "audit",
-    "tokens": "tokens",
-    "certificate": "certificate",
-    "secrets": "secrets",
-    "scripts": "scripts",
-    "trust": "trust",
-    "sim": "sim",
-    "demo": "sim",
-    "smoke": "smoke",
-    "completion": "completion",
-}
-"""Command -> its module here. Only the module of the command that runs is imported."""
-ALLOCATIONS_BEFORE_COLLECTION = 50_000
-"""Python's default of 700 spends a tenth of the start on looking for garbage among modules that stay."""
 
+
+class CommandEntry(NamedTuple):
+    module: str
+    """Its module here. Only the module of the command that runs is imported."""
+    summary: str
+
+
+COMMANDS = {
+    "init": CommandEntry("init", "set up a cluster and a client; asks for what is not given as an option"),
+    "doctor": CommandEntry(
+        "doctor", "check settings, connection, certificate, token, privileges and SSH, and say how to fix problems"
+    ),
+    "completion": CommandEntry("completion", "print the completion script for your shell"),
+    "serve": CommandEntry("serve", "run the MCP server (stdio unless --http is given)"),
+    "call": CommandEntry("call", "run one tool from the shell"),
+    "tools": CommandEntry("tools", "list the tools; needs no cluster"),
+    "approvals": CommandEntry("approvals", "list and answer requests for approval"),
+    "console": CommandEntry("console", "open the operator's console in the browser"),
+    "runs": CommandEntry("runs", "list, follow and control durable runs"),
+    "freeze": CommandEntry("freeze", "stop all changes on every replica at once; reads continue"),
+    "unfreeze": CommandEntry("freeze", "allow changes again; asks for the operator's passphrase"),
+    "watch": CommandEntry("watch", "watch clusters and hosts, and report what is wrong"),
+    "policy": CommandEntry("policy", "show the rules in effect, and how they apply to a call"),
+    "audit": CommandEntry("audit", "show, export or verify the audit trail"),
+    "tokens": CommandEntry("tokens", "create, list and revoke bearer tokens of the HTTP server"),
+    "certificate": CommandEntry(
+        "certificate", "create a certificate for `serve --http` in your network, from your own CA"
+    ),
+    "secrets": CommandEntry("secrets", "store host passwords in an encrypted file, for vault:NAME"),
+    "scripts": CommandEntry("scripts", "show or refresh the index of community scripts"),
+    "trust": CommandEntry("trust", "trust the SSH key of a host, after you have compared its fingerprint"),
+    "sim": CommandEntry("sim", "run a simulated Proxmox VE cluster"),
+    "demo": CommandEntry("sim", "take a guided tour on a simulated cluster; needs no settings"),
+}
+
+HEADINGS = {
+    "init": "set up",
+    "serve": "use",
+    "approvals": "supervise",
+    "tokens": "serve a network",
+    "secrets": "hosts",
+    "sim": "try",
+}
+"""The first command of each group -> what the help calls the group."""
 DESCRIPTION = "An MCP server for Proxmox VE and homelabs, and all of its tools at the shell."
 BEGIN = """\
 get started:
@@ -54,17 +69,20 @@ get started:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if list(arguments[:1]) == ["call"]:
-        gc.disable()  # it ends before there is garbage worth looking for
-    gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
-    atexit.register(gc.freeze)  # or Python scans everything again at exit
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _read_options(arguments: Sequence[str]) -> argparse.Namespace:
     if list(arguments[:1]) == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    if arguments:
-        _refuse_unknown(arguments[0])
-    options = _parse(build_parser(arguments[0]), arguments) if arguments else argparse.Namespace(run=_print_short_help)
-    sys.exit(_run(options))
+    if not arguments:
+        return argparse.Namespace(run=_print_short_help)
+    _refuse_unknown(arguments[0])
+    try:
+        return _parse(build_parser(arguments[0]), arguments)
+    except SystemExit:  # after printing the help, for example
+        sys.stdout.flush()
+        raise
 
 
 def _print_short_help(_: argparse.Namespace) -> int:
@@ -72,16 +90,10 @@ def _print_short_help(_: argparse.Namespace) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace) -> int:
-    from quorate.cli.options import FAILED, USAGE  # which every command has imported, but --version has not
-    from quorate.config import ConfigError
-
+def _run(arguments: Sequence[str]) -> int:
     try:
-        code = int(options.run(options))
+        code = _execute(_read_options(arguments))
         sys.stdout.flush()  # here, where a closed pipe can be handled
-    except ConfigError as error:
-        print(f"quorate: {error}", file=sys.stderr)
-        return USAGE
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # so that the shell's prompt does not follow ^C
@@ -92,14 +104,27 @@ def _run(options: argparse.Namespace) -> int:
         if error.errno == errno.ENOSPC:
             print(f"quorate: the output cannot be written: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
+        from quorate.cli.options import FAILED
+
         return FAILED
     return code
+
+
+def _execute(options: argparse.Namespace) -> int:
+    from quorate.cli.options import USAGE  # which every command has imported
+    from quorate.config import ConfigError
+
+    try:
+        return int(options.run(options))
+    except ConfigError as error:
+        print(f"quorate: {error}", file=sys.stderr)
+        return USAGE
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Like `parse_args`, but `key=value` pairs of a call may also follow options."""
     options, rest = parser.parse_known_args(arguments)
-    stray = [one for one in rest if one.startswith("-") or not hasattr(options, "arguments")]
+    stray = [argument for argument in rest if argument.startswith("-") or not hasattr(options, "arguments")]
     if stray:
         parser.error(f"unrecognized arguments: {' '.join(stray)}; see `quorate {arguments[0]} --help`")
     if rest:
@@ -120,17 +145,29 @@ def _refuse_unknown(command: str) -> None:
     sys.exit(2)
 
 
+class _GroupedCommands(argparse.RawDescriptionHelpFormatter):
+    def _format_action(self, action: argparse.Action) -> str:
+        shown = super()._format_action(action)
+        if action.option_strings or action.dest not in HEADINGS:
+            return shown
+        return f"  {HEADINGS[action.dest]}:\n{shown}"
+
+
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """The parser with the chosen command, or with all commands if there is no such command."""
+    """The parser with all commands, with the chosen one, or with names and summaries if there is no such command."""
     parser = argparse.ArgumentParser(
         prog="quorate",
         description=DESCRIPTION,
         epilog=BEGIN,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_GroupedCommands,
     )
     parser.add_argument("--version", action="version", version=f"quorate {__version__}")
     commands = parser.add_subparsers(prog="quorate", title="commands", required=True, metavar="COMMAND")
-    modules = [COMMANDS[chosen]] if chosen in COMMANDS else dict.fromkeys(COMMANDS.values())
-    for name in () if chosen == "--version" else modules:
-        importlib.import_module(f"quorate.cli.{name}").add(commands)
+    if chosen is None or chosen in COMMANDS:
+        entries = COMMANDS.values() if chosen is None else [COMMANDS[chosen]]
+        for module in dict.fromkeys(entry.module for entry in entries):
+            importlib.import_module(f"quorate.cli.{module}").add(commands)
+    elif chosen != "--version":
+        for name, entry in COMMANDS.items():
+            commands.add_parser(name, help=entry.summary)
     return parser

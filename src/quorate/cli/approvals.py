@@ -9,8 +9,13 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, actions_of, command, config_option, with_store
+from quorate.cli.options import FAILED, OK, actions_of, add_command, config_option, with_store
 from quorate.cli.prompts import choose_passphrase, prove_operator
+from quorate.pipeline.redaction import clean, one_line
+from quorate.problems import NotFound
+from quorate.state.approvals import Approvals, State
+from quorate.state.passphrase import Passphrase, PassphraseNotSet
+from quorate.units import iso_times, moment
 
 if TYPE_CHECKING:
     from quorate.state.approvals import Approval
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    approvals = command(commands, "approvals", _list, "list and answer requests for approval")
+    approvals = add_command(commands, "approvals", _list)
     approvals.add_argument("--all", action="store_true", help="include answered, used and expired ones")
     approvals.add_argument("--json", action="store_true", help="print JSON")
     add_action = actions_of(approvals, config_option)
@@ -35,13 +40,9 @@ def add(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from quorate.state.approvals import State
-
     states = tuple(State) if options.all else (State.PENDING,)
 
     async def run(store: Store) -> int:
-        from quorate.state.approvals import Approvals
-
         rows = await Approvals(store).list(states)
         if options.json:
             print(json.dumps([_facts(row) for row in rows], ensure_ascii=False))
@@ -57,9 +58,6 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _facts(row: Approval) -> dict[str, Any]:
-    from quorate.operations.units import iso_times
-    from quorate.pipeline.sanitization import clean
-
     facts: dict[str, Any] = clean(
         asdict(row) | {"standing": row.standing, "history": row.history, "reminder": row.reminder}, lines=None
     )
@@ -67,8 +65,6 @@ def _facts(row: Approval) -> dict[str, Any]:
 
 
 def _print_rows(rows: list[Approval]) -> None:
-    from quorate.operations.units import moment
-
     width = max(len(row.standing) for row in rows)
     for row in rows:
         asked = f"requested by {_line(row.caller)}, {moment(row.created)}"
@@ -78,8 +74,6 @@ def _print_rows(rows: list[Approval]) -> None:
 
 
 async def _warn_without_passphrase(store: Store) -> None:
-    from quorate.state.passphrase import Passphrase, PassphraseNotSet
-
     try:
         await Passphrase(store).ensure_set()
     except PassphraseNotSet as problem:
@@ -103,8 +97,6 @@ def _deny(options: argparse.Namespace) -> int:
 
 
 async def _answer(store: Store, id: str, *, approve: bool, reason: str | None) -> int:
-    from quorate.state.approvals import Approvals
-
     print(_describe(await _find(store, id)))
     await prove_operator(store)
     row = await Approvals(store).answer(id, approve, f"{getpass.getuser()} at a terminal", reason)
@@ -120,9 +112,6 @@ def _passphrase(options: argparse.Namespace) -> int:
 
 
 async def _find(store: Store, id: str) -> Approval:
-    from quorate.problems import NotFound
-    from quorate.state.approvals import Approvals
-
     row = await Approvals(store).get(id)
     if row is None:
         raise NotFound(f"There is no approval {id}", next_step="`quorate approvals` lists the pending ones")
@@ -130,8 +119,6 @@ async def _find(store: Store, id: str) -> Approval:
 
 
 def _describe(row: Approval) -> str:
-    from quorate.operations.units import moment
-
     lines = [
         *([_line(row.reminder)] if row.reminder else []),
         f"approval   {row.id}: {row.standing}",
@@ -152,6 +139,4 @@ def _describe(row: Approval) -> str:
 
 def _line(text: str) -> str:
     """Remove control characters: names and arguments are untrusted text."""
-    from quorate.pipeline.sanitization import one_line
-
     return one_line(text)

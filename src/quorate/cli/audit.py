@@ -11,11 +11,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, command
+from quorate.app import build
+from quorate.cli.options import FAILED, OK, add_command
 from quorate.config import ConfigError, Settings, load
+from quorate.pipeline.redaction import clean_text
+from quorate.problems import Problem
+from quorate.pve.connection import SystemClock
+from quorate.state.store import open_store
+from quorate.state.trail import Filters, open_trail
+from quorate.surfaces.rendering import problem_text
 
 if TYPE_CHECKING:
-    from quorate.state.trail import AuditTrail, Filters
+    from quorate.state.trail import AuditTrail
+
 
 _VERBS = ("POST ", "PUT ", "DELETE ")
 _AGO = re.compile(r"(\d+)\s*([smhdw])")
@@ -23,7 +31,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def add(commands: Any) -> None:
-    audit = command(commands, "audit", _audit, "show, export or verify the audit trail")
+    audit = add_command(commands, "audit", _audit)
     audit.add_argument("--verify", action="store_true", help="verify the hash chain; exit code 1 if it is broken")
     audit.add_argument(
         "--resolve",
@@ -48,12 +56,6 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    from quorate.problems import Problem
-    from quorate.pve.clock import SystemClock
-    from quorate.state.store import open_store
-    from quorate.state.trail import Filters, open_trail
-    from quorate.surfaces.rendering import problem_text
-
     settings = load(file=options.config, tolerate=True)
     if options.resolve:
         return await _resolve(settings)
@@ -79,41 +81,37 @@ async def _run(options: argparse.Namespace) -> int:
 
 async def _resolve(settings: Settings) -> int:
     """Close changes whose process died; those of a living process are left alone."""
-    from quorate.app import build
-    from quorate.problems import Problem
-    from quorate.surfaces.rendering import problem_text
-
     app = build(settings)
     try:
-        found = await app.pipeline.resolve_unfinished()
+        unfinished = await app.pipeline.resolve_unfinished()
     except Problem as problem:
         print(f"quorate: {problem_text(problem)}", file=sys.stderr)
         return FAILED
     finally:
         await app.close()
-    for one in found:
-        shown = {**one.entry, "outcome": one.outcome or "unfinished", "error": " ".join(one.says)}
+    for change in unfinished:
+        shown = {**change.entry, "outcome": change.outcome or "unfinished", "error": " ".join(change.says)}
         print(_line(shown))
-    if not found:
+    if not unfinished:
         print("There are no changes to resolve.")
-    return FAILED if any(one.outcome is None for one in found) else OK
+    return FAILED if any(resolution.outcome is None for resolution in unfinished) else OK
 
 
 async def _verify(trail: AuditTrail) -> int:
-    found = await trail.verify()
-    for remark in found.remarks:
+    verification = await trail.verify()
+    for remark in verification.remarks:
         print(remark)
-    if found.broken is not None:
+    if verification.broken is not None:
         print(
-            f"quorate: the audit trail {trail.place} is broken ({found.broken.how}): {found.broken.says}",
+            f"quorate: the audit trail {trail.place} is broken ({verification.broken.how}): {verification.broken.says}",
             file=sys.stderr,
         )
         return FAILED
-    for line in found.unfinished:
+    for line in verification.unfinished:
         print(line)
-    unfinished = f", {len(found.unfinished)} unfinished (see --resolve)" if found.unfinished else ""
-    entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
-    records = "1 record" if found.records == 1 else f"{found.records} records"
+    unfinished = f", {len(verification.unfinished)} unfinished (see --resolve)" if verification.unfinished else ""
+    entries = "1 entry" if verification.entries == 1 else f"{verification.entries} entries"
+    records = "1 record" if verification.records == 1 else f"{verification.records} records"
     print(f"The audit trail {trail.place} is intact: {entries} in {records}{unfinished}.")
     return OK
 
@@ -132,14 +130,12 @@ async def _show(trail: AuditTrail, filters: Filters, options: argparse.Namespace
 
 
 def _line(entry: dict[str, Any]) -> str:
-    from quorate.pipeline.sanitization import clean_text
-
     who = entry.get("caller", {})
     summary = entry.get("plan") or f"{entry.get('tool')} {json.dumps(entry.get('arguments', {}), ensure_ascii=False)}"
     commands = [
         call for call in entry.get("calls", ()) if not call.startswith(_VERBS)
     ]  # commands and files are not in the plan
-    summary = " ".join([summary, *(f"({one})" for one in commands)])
+    summary = " ".join([summary, *(f"({command})" for command in commands)])
     parts = (
         entry.get("time", ""),
         f"{entry.get('outcome', ''):<12}",
@@ -156,10 +152,10 @@ def _line(entry: dict[str, Any]) -> str:
 def _moment(text: str | None) -> float | None:
     if text is None:
         return None
-    if found := _AGO.fullmatch(text.strip()):
-        return dt.datetime.now(dt.UTC).timestamp() - int(found[1]) * _SECONDS[found[2]]
+    if match := _AGO.fullmatch(text.strip()):
+        return dt.datetime.now(dt.UTC).timestamp() - int(match[1]) * _SECONDS[match[2]]
     try:
-        given = dt.datetime.fromisoformat(text)
+        moment = dt.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text!r} is not a time: write 2026-01-31, 2026-01-31T12:00 or an age such as 2h.") from None
-    return given.astimezone().timestamp()
+    return moment.astimezone().timestamp()

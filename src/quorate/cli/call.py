@@ -16,9 +16,9 @@ from quorate.cli.options import (
     FAILED,
     OK,
     STILL_RUNNING,
-    WAITS_FOR_APPROVAL,
+    add_command,
     cluster_options,
-    command,
+    exit_code_of,
     gate_options,
     reach_all_tools,
     settings_from,
@@ -26,7 +26,7 @@ from quorate.cli.options import (
     with_demo_cluster,
 )
 from quorate.cli.prompts import ask_operator, decline_to_wait, report_wait
-from quorate.cli.tool_help import (
+from quorate.cli.tools import (
     LEAN,
     NATIVE,
     explain_lean,
@@ -37,11 +37,17 @@ from quorate.cli.tool_help import (
     find_of_system,
 )
 from quorate.config import ConfigError, Settings
-from quorate.surfaces.argument_pairs import parse_pairs
+from quorate.hints import resolve
+from quorate.inside.transport import is_fault
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.problems import Problem, ProblemCode
+from quorate.surfaces import rendering
+from quorate.surfaces.arguments import parse_pairs
+from quorate.surfaces.rendering import ProgressBar, readable
 
 if TYPE_CHECKING:
     from quorate.app import App
-    from quorate.pipeline.caller import Exchange
+
 
 DEMO_APPROVAL = (
     "Nothing was changed. Each demo cluster ends with its command, so nobody can approve the call later: run it at a "
@@ -50,7 +56,7 @@ DEMO_APPROVAL = (
 
 
 def add(commands: Any) -> None:
-    call = command(commands, "call", _call, "run one tool from the shell", add_help=False)
+    call = add_command(commands, "call", _call, add_help=False)
     call.add_argument("tool", metavar="TOOL", help="name of the tool; `quorate tools` lists them")
     call.add_argument(
         "arguments",
@@ -92,10 +98,10 @@ def _help_of(surface: str | None, tool: str) -> str:
 def _call(options: argparse.Namespace) -> int:
     schema = _schema(options.surface or NATIVE, options.tool)
     _require_image_name(options.output, schema)
-    given, picture = parse_pairs(options.arguments, schema), _asking_for_picture(options.output, schema)
-    arguments = {**picture, **given}
+    typed, picture = parse_pairs(options.arguments, schema), _asking_for_picture(options.output, schema)
+    arguments = {**picture, **typed}
     if (
-        picture.get("chart") == "svg" and str(given.get("chart")).lower() == "true"
+        picture.get("chart") == "svg" and str(typed.get("chart")).lower() == "true"
     ):  # `chart=true` leaves the format open
         arguments |= picture
     settings = reach_all_tools(settings_from(options))
@@ -145,12 +151,10 @@ async def _run_tool(
 ) -> _Outcome:
     """Native tools run without the MCP SDK, whose import takes longer than the call; others as for a client."""
     if surface in (None, NATIVE):
-        from quorate.surfaces import rendering, terminal
-
         result = await app.pipeline.run(tool, arguments, exchange)
-        text = terminal.readable(result.data)
+        text = readable(result.data)
         return _Outcome(rendering.objects(result.data), text, result.pictures, result.failed)
-    from quorate.surfaces.surface import pictures_of, text_of
+    from quorate.surfaces.native import pictures_of, text_of
 
     (only,) = app.surfaces()
     shown = await only.call(tool, arguments, exchange)
@@ -159,14 +163,10 @@ async def _run_tool(
 
 async def _call_once(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
     from quorate.app import build
-    from quorate.hints import resolve
-    from quorate.pipeline.caller import Caller, Exchange
-    from quorate.problems import Problem, ProblemCode
-    from quorate.surfaces import rendering, terminal
 
     async with with_demo_cluster(settings, options.demo) as ready:
         app = build(ready)
-        bar = terminal.ProgressBar(sys.stderr)
+        bar = ProgressBar(sys.stderr)
         try:
             ask = ask_operator(app.store) or (decline_to_wait if options.demo else None)
             exchange = Exchange(Caller("quorate call", "cli"), bar.show, ask, on_wait=report_wait)
@@ -179,7 +179,7 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
                 print(json.dumps({"error": {"kind": problem.code, "message": str(problem), **resolve(problem.facts)}}))
             else:
                 print(f"quorate: {rendering.problem_text(problem)}", file=sys.stderr)
-            return WAITS_FOR_APPROVAL if problem.code is ProblemCode.APPROVAL else FAILED
+            return exit_code_of(problem)
         finally:
             await app.close()
     bar.clear()
@@ -198,11 +198,11 @@ async def _call_once(settings: Settings, options: argparse.Namespace, arguments:
 
 def _command_failed(facts: Mapping[str, Any]) -> bool:
     """Whether a command ended with an error, on one machine or on one of several."""
-    from quorate.operations.commands import is_fault
-
     hosts = facts.get("hosts") or ()
     if isinstance(hosts, Mapping):  # a table; for a program, it is a list of objects
         hosts = [dict(zip(hosts["columns"], row, strict=True)) for row in hosts["rows"]]
+    elif not isinstance(hosts, Sequence):  # a number of hosts
+        hosts = ()
     return any(
         row.get("exit_code") or row.get("signal") or is_fault(row.get("result")) or is_fault(row.get("state"))
         for row in (facts, *hosts)
@@ -211,7 +211,7 @@ def _command_failed(facts: Mapping[str, Any]) -> bool:
 
 def _unfinished_status(facts: Mapping[str, Any]) -> int:
     """A task of the cluster continues; a command over this process's connection ends with it."""
-    from quorate.operations.commands import ENDS_WITH_SERVER
+    from quorate.tools.commands import ENDS_WITH_SERVER  # which needs what only changes need
 
     if not facts.get(ENDS_WITH_SERVER):
         return STILL_RUNNING

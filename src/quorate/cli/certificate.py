@@ -12,15 +12,14 @@ import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quorate.cli.options import OK, command
+from cryptography import x509
+
+from quorate.certificates import Authority, certificate_pem, distinguished_name, key_pem, load_authority, names_of
+from quorate.cli.options import OK, add_command
 from quorate.config import ConfigError
-from quorate.config.folders import usual_config_file
-from quorate.config.writer import write_private
-
-if TYPE_CHECKING:
-    from quorate.certificates import Authority
+from quorate.config.files import usual_config_file, write_private
 
 CA_LIFETIME = timedelta(days=3650)
 LIFETIME = timedelta(days=397)
@@ -49,11 +48,10 @@ Copy {ca} to each client and trust it there once:
 
 
 def add(commands: Any) -> None:
-    certificate = command(
+    certificate = add_command(
         commands,
         "certificate",
         _certificate,
-        "create a certificate for `serve --http` in your network, from your own CA",
     )
     certificate.add_argument(
         "names",
@@ -73,8 +71,6 @@ def add(commands: Any) -> None:
 
 
 def _certificate(options: argparse.Namespace) -> int:
-    from quorate.certificates import certificate_pem, distinguished_name, key_pem
-
     folder = (options.folder or usual_config_file(os.environ).parent / "tls").expanduser().absolute()
     names = [_parse_host(name) for name in options.names] or _present_names(folder) or _own_names()
     authority = _authority(folder, names, renew=options.new_ca)
@@ -96,15 +92,12 @@ def _certificate(options: argparse.Namespace) -> int:
 
 
 def _authority(folder: Path, names: Sequence[str], *, renew: bool) -> Authority:
-    from quorate.certificates import Authority, certificate_pem, distinguished_name, key_pem, load_authority
-
     ca, key = folder / "ca.pem", folder / "ca.key"
     if ca.exists() and not renew:
         try:
             return load_authority(ca.read_bytes(), key.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"The CA in {folder} cannot be used ({error}): create a new one with --new-ca.") from None
-    from cryptography import x509
 
     only: list[x509.GeneralName] = [x509.DNSName(name) for name in PRIVATE_NAMES]
     only += [x509.IPAddress(ipaddress.ip_network(network)) for network in PRIVATE_NETWORKS]
@@ -117,8 +110,6 @@ def _authority(folder: Path, names: Sequence[str], *, renew: bool) -> Authority:
 
 def _exactly(name: str) -> Any:
     """A constraint to this name (and those below it), or to this address."""
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_network(name))
     except ValueError:
@@ -135,8 +126,6 @@ def _parse_host(name: str) -> str:
 
 def _present_names(folder: Path) -> list[str]:
     """The names in the certificate that is renewed."""
-    from quorate.certificates import names_of
-
     try:
         return list(names_of((folder / "cert.pem").read_bytes()))
     except (OSError, ValueError):

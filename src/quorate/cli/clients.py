@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quorate.config import ConfigError
-from quorate.config.writer import backup_of, toml_text, write_atomically
+from quorate.config.files import backup_of, toml_text, write_atomically
 
 NAME = "quorate"
 Command = tuple[str, list[str]]
@@ -140,8 +141,6 @@ def _decode(old: str, file: Path) -> dict[str, Any]:
 
 def _merge_toml(client: Client, command: Command, old: str, file: Path, replace: bool) -> str:  # noqa: ARG001
     """Append the table; comments and order of the rest are preserved, and an existing entry is never replaced."""
-    import tomllib
-
     try:
         before = tomllib.loads(old)
         present = before.get(client.key, {}).get(NAME)

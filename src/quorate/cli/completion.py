@@ -1,18 +1,137 @@
-"""quorate completion: candidates for the next word on the command line."""
+"""What can be completed, such as guests, nodes and storages of the clusters, hosts, and ids of runs and findings."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli import name_candidates
-from quorate.cli.options import OK, command
+from quorate.cli.options import OK, add_command
+from quorate.config import load
+from quorate.operations.registry import DEFAULT, EVERY, find_operation, operations
+from quorate.pve.connection import SystemClock
+from quorate.state.store import open_store
 
 if TYPE_CHECKING:
+    from quorate.config import Settings
     from quorate.operations.registry import Operation
+    from quorate.state.store import Store
+
+CLUSTER_SECONDS = 1.5
+Candidates = Mapping[str, str | None]
+"""Words with their descriptions."""
+
+
+def kinds_of(operation: Operation, argument: str) -> tuple[str, ...]:
+    """The kinds of object that an argument names: as its type says, else by its name."""
+    kinds = (kind for kind in ("node", "storage") if argument in (kind, f"{kind}s") or argument.endswith(f"_{kind}"))
+    stored = (kind for kind in ("run", "finding") if argument == kind)
+    return operation.names_in(argument) or (*kinds, *stored)
+
+
+def names(*kinds: str) -> Candidates:
+    """The candidates that are available quickly."""
+
+    if not kinds:
+        return {}
+    settings = load(tolerate=True)
+    has_state = "://" in settings.state or Path(settings.state).expanduser().exists()  # opening it would create it
+    return asyncio.run(_names(settings, kinds, has_state))
+
+
+def secret_names() -> Candidates:
+    from quorate.homelab.vault import Vault
+
+    return dict.fromkeys(Vault(load(tolerate=True).homelab.secrets_file, None).names())
+
+
+def cluster_names() -> Candidates:
+
+    return dict.fromkeys(cluster.name for cluster in load(tolerate=True).clusters)
+
+
+async def _names(settings: Settings, kinds: tuple[str, ...], has_state: bool) -> Candidates:
+    stored = await _load_candidates(settings, [kind for kind in kinds if kind in STORED]) if has_state else {}
+    names: list[str] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLUSTER_SECONDS):
+            for kind in kinds:
+                names += await _names_in_clusters(settings, kind) if kind not in STORED else []
+    return {**stored, **dict.fromkeys(names)}
+
+
+async def _load_candidates(settings: Settings, kinds: Sequence[str]) -> Candidates:
+    from quorate.pipeline.redaction import one_line
+
+    candidates: dict[str, str | None] = {}
+    if kinds:
+        async with open_store(settings.state, clock=SystemClock()) as store:
+            for kind in kinds:
+                async for name, about in STORED[kind](store):
+                    candidates[name] = one_line(about)
+    return candidates
+
+
+async def _hosts(store: Store) -> AsyncIterator[tuple[str, str]]:
+    from quorate.homelab.host import Hosts
+
+    for host in await Hosts(store).all():
+        yield host.name, ""
+
+
+async def _runs(store: Store) -> AsyncIterator[tuple[str, str]]:
+    from quorate.runs.store import RunStore
+
+    for run in await RunStore(store, _no_entry).list():
+        yield run.id, f"{run.state.value}: {run.title}"
+
+
+async def _no_entry(_: str) -> None:
+    """Nothing about changes is asked here."""
+
+
+async def _findings(store: Store) -> AsyncIterator[tuple[str, str]]:
+    from quorate.watch.finding_store import Findings
+
+    for finding in await Findings(store).open():
+        yield finding.id, finding.seen_as.what
+
+
+async def _approvals(store: Store) -> AsyncIterator[tuple[str, str]]:
+    from quorate.state.approvals import Approvals
+
+    for request in await Approvals(store).list():
+        yield request.id, request.summary
+
+
+async def _tokens(store: Store) -> AsyncIterator[tuple[str, str]]:
+    from quorate.state.tokens import Tokens
+
+    for token in await Tokens(store).list():
+        yield token.name, token.access
+
+
+STORED = {"host": _hosts, "run": _runs, "finding": _findings, "approval": _approvals, "token": _tokens}
+"""What the state holds -> names or ids with a description, newest first."""
+
+
+async def _names_in_clusters(settings: Settings, kind: str) -> list[str]:
+    from quorate.pve.client import PveClient
+
+    key, names = {"guest": "name"}.get(kind, kind), list[str]()
+    for cluster in settings.clusters:
+        client = PveClient(cluster.connection)
+        with contextlib.suppress(Exception):  # another cluster may answer
+            rows = await client.get("/cluster/resources", type={"guest": "vm"}.get(kind, kind))
+            names += sorted({str(row[key]) for row in rows if row.get(key)})
+        await client.close()
+    return names
+
 
 SAFE = re.compile(r"[\w.@:/,+-]+(=[\w.@:/,+-]*)?", re.ASCII)
 """Names are untrusted and end up on a command line: only characters that no shell interprets are offered."""
@@ -80,8 +199,14 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 FOR_SCRIPTS = ("words", "described")
 """Modes for the scripts: plain words, or words with a tab and a description."""
 SUMMARY = 70
-NAMED = {"quorate trust": lambda: name_candidates.names("host"), "quorate secrets remove": name_candidates.secret_names}
+NAMED: Mapping[str, Callable[[], Candidates]] = {
+    "quorate trust": partial(names, "host"),
+    "quorate secrets remove": secret_names,
+    "quorate tokens revoke": partial(names, "token"),
+}
 """Commands whose first argument is the name of a stored object."""
+IDS = {"runs": "run", "watch": "finding", "approvals": "approval"}
+"""Commands whose actions take an ID -> the kind of object."""
 HOW = """add one of these to the start-up file of your shell:
   bash   eval "$(quorate completion bash)"
   zsh    eval "$(quorate completion zsh)"      (after compinit)
@@ -89,7 +214,7 @@ HOW = """add one of these to the start-up file of your shell:
 
 
 def add(commands: Any) -> None:
-    completion = command(commands, "completion", _completion, "print the completion script for your shell")
+    completion = add_command(commands, "completion", _completion)
     completion.add_argument("shell", metavar="{bash,zsh,fish}", choices=(*SCRIPTS, *FOR_SCRIPTS))
     completion.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     completion.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -114,11 +239,11 @@ def _shorten(summary: str | None) -> str:
     return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"
 
 
-def _candidates(before: list[str], current: str) -> Mapping[str, str | None]:
+def _candidates(before: list[str], current: str) -> Candidates:
     """Candidates for the current word, with descriptions."""
     from quorate.cli import build_parser
 
-    parser, plain, waits = build_parser(), list[str](), None
+    parser, plain, waits = build_parser(before[0] if before else ""), list[str](), None
     for word in before:
         if waits is not None:
             waits = None
@@ -129,7 +254,7 @@ def _candidates(before: list[str], current: str) -> Mapping[str, str | None]:
         else:
             plain.append(word)
     if waits is not None:
-        return dict.fromkeys(_option_values(waits, current))
+        return _option_values(waits, current)
     if current.startswith("-"):
         return {name: action.help for action in parser._actions for name in action.option_strings}  # noqa: SLF001
     return _positional(parser, plain, current)
@@ -142,57 +267,61 @@ def _option_with_value(parser: argparse.ArgumentParser, option: str) -> argparse
 
 def _subcommands(parser: argparse.ArgumentParser) -> Any:
     """The subcommands of a command, if any."""
-    found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
-    return next(found, None)
+    subcommands = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    return next(subcommands, None)
 
 
-def _positional(parser: argparse.ArgumentParser, given: list[str], current: str) -> Mapping[str, str | None]:
+def _positional(parser: argparse.ArgumentParser, words: list[str], current: str) -> Candidates:
     if below := _subcommands(parser):
-        about = {one.dest: one.help for one in below._choices_actions}  # noqa: SLF001
-        return {} if given else {name: about.get(name) for name in below.choices}
+        about = {action.dest: action.help for action in below._choices_actions}  # noqa: SLF001
+        return {} if words else {name: about.get(name) for name in below.choices}
     name = parser.prog.rpartition(" ")[2]
-    if name in ("call", "explain", "tools") and not given:
-        from quorate.operations.registry import operations
-
-        return {one.name: one.summary for one in operations().values()}
+    if name in ("call", "explain", "tools") and not words:
+        return {operation.name: operation.summary for operation in operations().values()}
     if name in ("call", "explain"):
-        return _arguments(given, current)
-    if not given and parser.prog in NAMED:
-        return dict.fromkeys(NAMED[parser.prog]())
+        return _arguments(words, current)
+    if not words and parser.prog in NAMED:
+        return NAMED[parser.prog]()
     places = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
-    return dict.fromkeys((places[len(given)].choices or ()) if len(given) < len(places) else ())
+    if not words and places and places[0].metavar == "ID":
+        return names(IDS[parser.prog.split()[1]])
+    return dict.fromkeys((places[len(words)].choices or ()) if len(words) < len(places) else ())
 
 
-def _arguments(given: list[str], current: str) -> Mapping[str, str | None]:
-    from quorate.operations.registry import find_operation
+def _arguments(words: list[str], current: str) -> Candidates:
 
-    operation = find_operation(given[0])
+    operation = find_operation(words[0])
     if operation is None:
         return {}
     properties = operation.schema()["properties"]
     key, equals, _ = current.partition("=")
     if not equals:
-        used = {one.partition("=")[0] for one in given[1:]}
+        used = {word.partition("=")[0] for word in words[1:]}
         return {f"{name}=": part.get("description") for name, part in properties.items() if name not in used}
-    return dict.fromkeys(f"{key}={value}" for value in _values(operation, key, properties.get(key, {})))
+    values = _values(operation, key, properties.get(key, {}))
+    return {f"{key}={value}": about for value, about in values.items()}
 
 
-def _values(operation: Operation, key: str, part: Mapping[str, Any]) -> Iterable[str]:
+def _values(operation: Operation, key: str, part: Mapping[str, Any]) -> Candidates:
     if "enum" in part:
-        return [str(one) for one in part["enum"]]
+        return dict.fromkeys(str(value) for value in part["enum"])
     if part.get("type") == "boolean":
-        return ("true", "false")
-    return name_candidates.names(*name_candidates.kinds_of(operation, key))
+        return dict.fromkeys(("true", "false"))
+    return names(*kinds_of(operation, key))
 
 
-def _option_values(option: argparse.Action, current: str) -> Iterable[str]:
+def _option_values(option: argparse.Action, current: str) -> Candidates:
     """Values for an option; in a comma-separated list, those after the last comma."""
-    from quorate.operations.registry import EVERY
     from quorate.surfaces.compat import SYSTEMS
 
-    lists = {"toolsets": (*EVERY, "all", "homelab"), "surface": ("native", "lean", *SYSTEMS)}
+    before, _, word = current.rpartition(",")
+    toolsets = [f"+{name}" for name in EVERY] if word.startswith("+") else [*EVERY, "all", "homelab", DEFAULT]
+    lists = {"toolsets": toolsets, "surface": ("native", "lean", *SYSTEMS)}
+    if option.dest in ("cluster", "clusters"):
+        lists[option.dest] = [*cluster_names()]
+    if option.dest == "approval" and not option.choices:
+        return names("approval")
     if option.dest not in lists:
-        return option.choices or ()
-    before = current.rpartition(",")[0]
+        return dict.fromkeys(option.choices or ())
     taken = before.split(",")
-    return [f"{before},{one}" if before else one for one in lists[option.dest] if one not in taken]
+    return dict.fromkeys(f"{before},{name}" if before else name for name in lists[option.dest] if name not in taken)

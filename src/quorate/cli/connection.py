@@ -7,17 +7,28 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quorate.cli import doctor_cluster
+from quorate.cli.doctor_findings import Findings
+from quorate.cli.grants import ALMIGHTY, MONITOR, grant_script
 from quorate.cli.prompts import TRIES, ask, ask_secret, ask_until, choose, confirm, is_interactive
 from quorate.config import ConfigError
-from quorate.config.credentials import TOKEN_NAME_RULE
+from quorate.config.connection import TOKEN_NAME_RULE, as_fingerprint, read_endpoints
+from quorate.config.sources import Rank, RawSetting, Source, text_of
+from quorate.operations.privileges import describe_withheld
+from quorate.pipeline.redaction import clean_text
+from quorate.problems import AuthenticationFailed, Problem
+from quorate.pve.client import PveClient
+from quorate.pve.cluster import Cluster
+from quorate.pve.connection import Connection, Limits, Secret, Token, Trust
+from quorate.pve.trust import fetch_certificate, objection
 
 if TYPE_CHECKING:
-    from quorate.doctor import Findings
-    from quorate.pve.connection import Connection, Trust
     from quorate.pve.trust import Certificate
+
 
 USUAL_TOKEN = "quorate@pve!mcp"  # noqa: S105
 _TOKEN_ID = re.compile(r"[^\s:/@!']+@[A-Za-z][\w.-]+![A-Za-z][\w.-]+", re.ASCII)
@@ -55,28 +66,18 @@ def reach_node(options: argparse.Namespace) -> tuple[str, Trust]:
 
 
 def _endpoint(text: str) -> str:
-    from quorate.config.endpoints import read_endpoints
-    from quorate.config.raw import Rank, RawSetting, Source
-
     return read_endpoints({"address": [RawSetting("--host", text, Source(Rank.ARGUMENTS))]})[0]
 
 
 def _pinned_trust(options: argparse.Namespace) -> Trust:
-    from quorate.config.trust import as_fingerprint
-    from quorate.pve.connection import Trust
-
-    given = options.fingerprint
-    return Trust(fingerprint=as_fingerprint(given, "--fingerprint")) if given else Trust()
+    fingerprint = options.fingerprint
+    return Trust(fingerprint=as_fingerprint(fingerprint, "--fingerprint")) if fingerprint else Trust()
 
 
 async def _inspect_certificate(endpoint: str, trust: Trust) -> tuple[Certificate, str | None]:
     """The certificate, and why it is not trusted."""
-    from quorate.doctor import Findings
-    from quorate.doctor.network import check_reachable
-    from quorate.pve.trust import fetch_certificate, objection
-
     findings = Findings(endpoint)
-    if not await check_reachable(endpoint, findings):
+    if not await doctor_cluster.check_reachable(endpoint, findings):
         raise SetupStopped(describe(findings))
     try:
         shown = await fetch_certificate(endpoint)
@@ -110,10 +111,6 @@ def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate
 
 
 def _show_certificate(endpoint: str, shown: Certificate) -> None:
-    from datetime import UTC, datetime
-
-    from quorate.pipeline.sanitization import clean_text
-
     print(f"\nThis system does not trust the certificate of {endpoint}, which is normal for PVE:")
     print(f"  subject  {clean_text(shown.subject)}")
     print(f"  issuer   {clean_text(shown.issuer)}")
@@ -146,9 +143,6 @@ def _token_id(text: str) -> str:
 
 
 def _show_script(options: argparse.Namespace, token_id: str, level: str, toolsets: Sequence[str]) -> None:
-    from quorate.cli.grants import ALMIGHTY, MONITOR, grant_script
-    from quorate.operations.access.permission_needs import describe_withheld
-
     if token_id.startswith(f"{ALMIGHTY}!"):
         print(f"\nA token of {ALMIGHTY} has every privilege. A separate user is safer: {USUAL_TOKEN}.")
         print("To create one anyway, run this as root on a node:\n")
@@ -171,13 +165,10 @@ def _show_script(options: argparse.Namespace, token_id: str, level: str, toolset
 
 def log_in(options: argparse.Namespace, endpoint: str, trust: Trust, token_id: str) -> tuple[TokenSecret, Connection]:
     """The secret that works; a typed one has three tries."""
-    from quorate.problems import AuthenticationFailed, Problem
-    from quorate.pve.connection import Connection, Limits, Secret, Token
-
     for left in reversed(range(1 if options.token_secret_file else TRIES)):
-        given = _secret(options, token_id)
+        secret = _secret(options, token_id)
         limits = Limits(request_seconds=10, total_seconds=20)
-        connection = Connection((endpoint,), Token(token_id, Secret(given.text)), trust, limits)
+        connection = Connection((endpoint,), Token(token_id, Secret(secret.text)), trust, limits)
         try:
             version = asyncio.run(_version(connection))
         except AuthenticationFailed as problem:
@@ -188,7 +179,7 @@ def log_in(options: argparse.Namespace, endpoint: str, trust: Trust, token_id: s
         except Problem as problem:
             raise SetupStopped(str(problem)) from None
         print(f"\n{token_id} is accepted; the cluster runs PVE {version}.")
-        return given, connection
+        return secret, connection
     raise AssertionError("the last try ends it")
 
 
@@ -197,8 +188,6 @@ def _secret(options: argparse.Namespace, token_id: str) -> TokenSecret:
     if file is None:
         text = ask_secret(f"\nSecret of {token_id} (not shown)", "--token-secret-file")
     else:
-        from quorate.config.sources import text_of
-
         file = file.expanduser().absolute()
         text = text_of(file, "file of the secret,").strip()
     if not text or not text.isprintable():
@@ -207,9 +196,6 @@ def _secret(options: argparse.Namespace, token_id: str) -> TokenSecret:
 
 
 async def _version(connection: Connection) -> str:
-    from quorate.pipeline.sanitization import clean_text
-    from quorate.pve.client import PveClient
-
     client = PveClient(connection)
     try:
         return clean_text(str((await client.get("/version")).get("version", "of an unknown version")))
@@ -218,35 +204,32 @@ async def _version(connection: Connection) -> str:
 
 
 def check_privileges(options: argparse.Namespace, connection: Connection, level: str, toolsets: Sequence[str]) -> None:
-    found = asyncio.run(_find_missing(options.name, connection, level, toolsets))
-    if all(one.state == "ok" for one in found):
+    missing = asyncio.run(_find_missing(options.name, connection, level, toolsets))
+    if all(finding.state == "ok" for finding in missing):
         print(f"The token has all privileges that access {level} needs.")
         return
-    print(describe(found))
+    print(describe(missing))
     if not options.yes and not confirm("PVE will refuse some tools until these are granted."):
         raise SetupStopped("Grant the privileges and run this again, or pass --yes to continue without them.")
 
 
 async def _find_missing(name: str, connection: Connection, level: str, toolsets: Sequence[str]) -> Findings:
-    from quorate.doctor import Findings
-    from quorate.doctor.cluster import check_privileges
-    from quorate.pve.cluster import Cluster
-
-    found = Findings(name)
+    findings = Findings(name)
     cluster = Cluster(name, connection)
     try:
-        await check_privileges(cluster, level, toolsets, found)
+        await doctor_cluster.check_privileges(cluster, level, toolsets, findings)
     finally:
         await cluster.close()
-    return found
+    return findings
 
 
-def describe(found: Findings) -> str:
-    from quorate.pipeline.sanitization import clean_text
-
+def describe(findings: Findings) -> str:
     lines = []
-    for one in found:
-        if one.state in ("fail", "warn"):
-            lines += [one.says if one.check == "privileges" else f"{one.check}: {one.says}", f"  -> {one.do}"]
-            lines += [f"     {line}" for line in one.commands]
+    for finding in findings:
+        if finding.state in ("fail", "warn"):
+            lines += [
+                finding.says if finding.check == "privileges" else f"{finding.check}: {finding.says}",
+                f"  -> {finding.do}",
+            ]
+            lines += [f"     {line}" for line in finding.commands]
     return clean_text("\n".join(lines))

@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import threading
+import webbrowser
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import OK, cluster_options, command, gate_options, settings_from, with_demo_cluster
+from quorate.app import build
+from quorate.cli.options import OK, add_command, cluster_options, gate_options, settings_from, with_demo_cluster
 from quorate.config import ConfigError, Settings
+from quorate.config.http import HttpSettings
+from quorate.problems import Problem
+from quorate.surfaces.web.credentials import LocalLogin
+from quorate.surfaces.web.server import serve
 
 if TYPE_CHECKING:
     from quorate.app import App
 
 
 def add(commands: Any) -> None:
-    console = command(commands, "console", _console, "open the operator's console in the browser")
+    console = add_command(commands, "console", _console)
     console.add_argument(
         "--port", metavar="PORT", type=int, default=0, help="port on 127.0.0.1 (default: any free one)"
     )
@@ -31,8 +38,6 @@ def _console(options: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings, options: argparse.Namespace) -> None:
-    from quorate.app import build
-
     if not 0 <= options.port <= 65535:
         raise ConfigError("--port must be between 0 and 65535.")
     async with with_demo_cluster(settings, options.demo) as ready:
@@ -45,11 +50,6 @@ async def _serve(settings: Settings, options: argparse.Namespace) -> None:
 
 
 async def _listen(app: App, options: argparse.Namespace) -> None:
-    from quorate.config.http import HttpSettings
-    from quorate.problems import Problem
-    from quorate.surfaces.web.credentials import LocalLogin
-    from quorate.surfaces.web.server import serve
-
     login = LocalLogin()
 
     def listening(url: str) -> None:
@@ -66,7 +66,4 @@ async def _listen(app: App, options: argparse.Namespace) -> None:
 
 def _open_browser(link: str) -> None:
     """Open the browser in the background, because some keep the caller waiting."""
-    import threading
-    import webbrowser
-
     threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()

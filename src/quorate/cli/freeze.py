@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, command, with_trail
+from quorate.cli.options import FAILED, OK, add_command, with_trail
 from quorate.cli.prompts import prove_operator, read_hidden
+from quorate.pipeline.redaction import one_line
+from quorate.state.limits import Freeze
+from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
+from quorate.state.trail import AuditUnwritable
 
 if TYPE_CHECKING:
     from quorate.state.store import Store
@@ -17,19 +21,16 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    freeze = command(commands, "freeze", _freeze, "stop all changes on every replica at once; reads continue")
+    freeze = add_command(commands, "freeze", _freeze)
     freeze.add_argument("--reason", metavar="TEXT", default="", help="shown in every refusal")
     freeze.epilog = "A running plan stops before its next step. No passphrase is needed, so that stopping is easy."
-    unfreeze = command(commands, "unfreeze", _unfreeze, "allow changes again; asks for the operator's passphrase")
-    for one in (freeze, unfreeze):
-        one.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
+    unfreeze = add_command(commands, "unfreeze", _unfreeze)
+    for command in (freeze, unfreeze):
+        command.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
 
 
 def _freeze(options: argparse.Namespace) -> int:
     async def run(store: Store, trail: AuditTrail) -> int:
-        from quorate.state.freeze import Freeze
-        from quorate.state.trail import AuditUnwritable
-
         try:
             frozen, new = await Freeze(store).set(f"{getpass.getuser()} at a shell", options.reason, trail)
         except AuditUnwritable as problem:
@@ -45,9 +46,6 @@ def _freeze(options: argparse.Namespace) -> int:
 
 def _unfreeze(options: argparse.Namespace) -> int:
     async def run(store: Store, trail: AuditTrail) -> int:
-        from quorate.state.freeze import Freeze
-        from quorate.state.passphrase import SET_PASSPHRASE, Passphrase
-
         freeze = Freeze(store)
         frozen = await freeze.state()
         if frozen is None:
@@ -67,6 +65,4 @@ def _unfreeze(options: argparse.Namespace) -> int:
 
 
 def _line(text: str) -> str:
-    from quorate.pipeline.sanitization import one_line
-
     return one_line(text)

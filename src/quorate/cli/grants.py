@@ -5,6 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from pve_schema.schema import facts
+from quorate.operations.privileges import calls_of_level, missing_privileges
+
 MONITOR = (
     "VM.Monitor, which PVE 8 requires for guest addresses, also lets the token run commands in guests; leave it out if "
     "you do not need the addresses."
@@ -38,9 +41,6 @@ def grant_script(token_id: str, level: str, major: int, toolsets: Sequence[str])
 
 def least_privileges(level: str, major: int, toolsets: Sequence[str]) -> dict[str, frozenset[str]]:
     """Path -> privileges needed there. A path that only repeats what it inherits is omitted."""
-    from pve_schema.schema import facts
-    from quorate.operations.access.permission_needs import calls_of_level, missing_privileges
-
     calls = calls_of_level(level, [name for name in toolsets if name != "api"], [{}])
     needed = missing_privileges(facts(f"{major}.0"), calls, "", lambda _path, _privilege: False)
     kept: dict[str, frozenset[str]] = {}

@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,27 +22,42 @@ from quorate.cli.connection import (
     log_in,
     reach_node,
 )
-from quorate.cli.options import FAILED, OK, command
+from quorate.cli.options import FAILED, OK, add_command
 from quorate.cli.prompts import TRIES, ask_until, choose, choose_passphrase, confirm, is_interactive
 from quorate.config import Access, ConfigError, load
-from quorate.config.folders import home, usual_config_file
+from quorate.config.files import (
+    backup_of,
+    home,
+    toml_text,
+    usual_config_file,
+    with_table,
+    write_atomically,
+    write_private,
+)
+from quorate.config.sources import text_of
 from quorate.config.values import toolset_names
-from quorate.config.writer import backup_of, toml_text, with_table, write_atomically, write_private
+from quorate.operations.registry import DEFAULT, DEFAULT_TOOLS, HOMELAB, TOOLSETS, describe_unknown, expand, in_use
+from quorate.problems import Problem
+from quorate.pve.connection import SystemClock, Token
+from quorate.pve.trust import fingerprint_bytes, fingerprint_text
+from quorate.state.passphrase import Passphrase
+from quorate.state.store import open_store
 
 if TYPE_CHECKING:
     from quorate.pve.connection import Connection
 
+
 LEVELS = {
-    "read": "see everything, change nothing",
-    "operate": "also start, create, change, back up",
-    "admin": "also delete, cut power, manage users, with approval",
+    "read": "look at everything, change nothing",
+    "operate": "also start, create, change and back up",
+    "admin": "also delete, cut power and manage users, each time after your approval",
 }
 USUAL_NAME = "home"
 NO_CLIENT = "none"
 
 
 def add(commands: Any) -> None:
-    init = command(commands, "init", _init, "set up a cluster and a client; asks for what is not given as an option")
+    init = add_command(commands, "init", _init)
     init.add_argument("--host", metavar="ADDRESS", help="a node of the cluster, such as pve1.example.com or 10.0.0.5")
     init.add_argument("--access", choices=tuple(LEVELS), help="access level")
     init.add_argument("--toolsets", metavar="A,B", help="tools to serve: default, +NAME to add to it, all, homelab")
@@ -137,10 +153,6 @@ def _same_answers(options: argparse.Namespace) -> str:
 
 
 def _clusters_in(file: Path) -> tuple[str, ...]:
-    import tomllib
-
-    from quorate.config.sources import text_of
-
     try:
         return tuple(tomllib.loads(text_of(file, "configuration")).get("clusters", ()))
     except tomllib.TOMLDecodeError as error:
@@ -175,7 +187,7 @@ def _level(options: argparse.Namespace) -> str:
     if options.yes:
         return Access.READ.value
     if is_interactive():
-        print("\nWhat may callers do?")
+        print("\nWhat may the assistant do?")
         for name, about in LEVELS.items():
             print(f"  {name:<8} {about}")
     return choose("Access", "--access", tuple(LEVELS), default="read")
@@ -183,37 +195,32 @@ def _level(options: argparse.Namespace) -> str:
 
 def _toolsets(options: argparse.Namespace) -> tuple[str, ...] | None:
     """The toolsets as the configuration will name them; None for the default."""
-    from quorate.operations.registry import HOMELAB, TOOLSETS
-    from quorate.operations.toolsets import DEFAULT, DEFAULT_TOOLS
 
     def valid(text: str) -> tuple[str, ...]:
         names = toolset_names(text.replace(",", " ").split())
         _toolsets_for_pve(names)
         return names
 
-    given = options.toolsets
-    if given is None and is_interactive() and not options.yes:
-        print("\nWhich tools? More tools cost the assistant more tokens at every start.")
+    chosen = options.toolsets
+    if chosen is None and is_interactive() and not options.yes:
+        print("\nWhich tools does the assistant get? Each one costs it tokens at every start.")
         print(f"  default  everyday tools of {', '.join(DEFAULT_TOOLS)}")
         print(f"  all      every toolset, also {', '.join(name for name in TOOLSETS if name not in DEFAULT_TOOLS)}")
         print(f"  homelab  hosts and networks: {', '.join(HOMELAB)}")
         print("Write + to add toolsets to the default, such as +firewall,+homelab.")
         names = ask_until("Toolsets", "--toolsets", valid, default=DEFAULT)
     else:
-        names = valid(given or DEFAULT)
+        names = valid(chosen or DEFAULT)
     options.toolsets = ",".join(names)
     return None if names == (DEFAULT,) else names
 
 
 def _toolsets_for_pve(names: Sequence[str] | None) -> list[str]:
     """The toolsets in use that need privileges in PVE."""
-    from quorate.operations import toolsets
-    from quorate.operations.registry import TOOLSETS
-
     try:
-        used = toolsets.in_use(toolsets.expand(names or (toolsets.DEFAULT,)))
+        used = in_use(expand(names or (DEFAULT,)))
     except KeyError as unknown:
-        raise ConfigError(f"{toolsets.describe_unknown(unknown.args[0])}.") from None
+        raise ConfigError(f"{describe_unknown(unknown.args[0])}.") from None
     return [name for name in used if name in TOOLSETS] or ["cluster"]
 
 
@@ -225,18 +232,15 @@ def _write(
     file: Path,
     toolsets: Sequence[str] | None,
     connection: Connection,
-    given: TokenSecret,
+    secret: TokenSecret,
 ) -> None:
-    from quorate.pve.connection import Token
-    from quorate.pve.trust import fingerprint_bytes, fingerprint_text
-
     assert isinstance(connection.credentials, Token)
-    secret_file = given.file or file.with_name(f"{options.name}.secret")
+    secret_file = secret.file or file.with_name(f"{options.name}.secret")
     pinned = connection.trust.fingerprint
     described = {
         "url": connection.endpoints[0],
         "token_id": connection.credentials.id,
-        "token_secret": {"file": str(given.file) if given.file else secret_file.name},
+        "token_secret": {"file": str(secret.file) if secret.file else secret_file.name},
         "fingerprint": fingerprint_text(fingerprint_bytes(pinned)) if pinned else None,
     }
     text = (
@@ -245,10 +249,10 @@ def _write(
         else toml_text({"": {"access": options.access, "toolsets": toolsets}, f"clusters.{options.name}": described})
     )
     try:
-        for old in [one for one in (file, secret_file) if one.exists() and one != given.file]:
+        for old in [path for path in (file, secret_file) if path.exists() and path != secret.file]:
             print(f"The old {old.name} was saved as {backup_of(old)}.")
-        if given.file is None:
-            write_private(secret_file, given.text + "\n")
+        if secret.file is None:
+            write_private(secret_file, secret.text + "\n")
         if options.adds:
             write_atomically(file, text, file.stat().st_mode & 0o777)
         else:
@@ -256,13 +260,13 @@ def _write(
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}.") from None
     print(
-        f"\nWritten: {file}" + ("" if given.file else f", and the secret in {secret_file}") + " (readable only by you)."
+        f"\nWritten: {file}"
+        + ("" if secret.file else f", and the secret in {secret_file}")
+        + " (readable only by you)."
     )
 
 
 def _with_cluster(file: Path, name: str, described: Mapping[str, object]) -> str:
-    from quorate.config.sources import text_of
-
     try:
         return with_table(text_of(file, "configuration"), ("clusters", name), described)
     except ValueError as error:
@@ -292,10 +296,6 @@ def _set_up_client(options: argparse.Namespace, file: Path) -> None:
 
 def _offer_passphrase(options: argparse.Namespace, file: Path) -> None:
     """At the level at which a client that cannot ask its person needs an operator."""
-    from quorate.problems import Problem
-    from quorate.pve.clock import SystemClock
-    from quorate.state.passphrase import Passphrase
-    from quorate.state.store import open_store
 
     async def offer() -> bool:
         async with open_store(load(file=file, tolerate=True).state, clock=SystemClock()) as store:

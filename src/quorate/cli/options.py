@@ -13,7 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorate.cli import COMMANDS
 from quorate.config import ConfigError, Settings, load
+from quorate.log import LogFormat, LogLevel
+from quorate.operations.registry import DEFAULT, HOMELAB, find_operation
+from quorate.problems import Problem, ProblemCode
+from quorate.pve.connection import SystemClock
+from quorate.state.store import open_store
+from quorate.surfaces.rendering import problem_text
 
 if TYPE_CHECKING:
     from quorate.app import App
@@ -21,15 +28,21 @@ if TYPE_CHECKING:
     from quorate.state.store import Store
     from quorate.state.trail import AuditTrail
 
+
 OK, FAILED, USAGE, STILL_RUNNING, WAITS_FOR_APPROVAL = 0, 1, 2, 3, 4
 
 
-def command(commands: Any, name: str, run: Any, summary: str, **how: Any) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = commands.add_parser(
+def add_command(commands: Any, name: str, run: Any, **how: Any) -> argparse.ArgumentParser:
+    """Adds a command of the table COMMANDS, with its summary."""
+    return _add_parser(commands, name, run, COMMANDS[name].summary, **how)
+
+
+def _add_parser(commands: Any, name: str, run: Any, summary: str, **how: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary[:1].upper() + summary[1:] + ".", **how
     )
-    made.set_defaults(run=run)
-    return made
+    parser.set_defaults(run=run)
+    return parser
 
 
 def actions_of(
@@ -41,7 +54,7 @@ def actions_of(
     for add in options:
         add(parent)
         add(shared)
-    return partial(command, parent.add_subparsers(title="actions", metavar="ACTION"), parents=[shared])
+    return partial(_add_parser, parent.add_subparsers(title="actions", metavar="ACTION"), parents=[shared])
 
 
 def gate_options(command: argparse.ArgumentParser) -> None:
@@ -54,6 +67,11 @@ def gate_options(command: argparse.ArgumentParser) -> None:
 
 def toolsets_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--toolsets", metavar="A,B", help="toolsets, +NAME to add to the default tools, all, homelab")
+
+
+def log_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--log-format", choices=tuple(LogFormat), help="form of the log (default: text)")
+    command.add_argument("--log-level", choices=tuple(LogLevel), help="least severe lines (default: info)")
 
 
 def config_option(command: argparse.ArgumentParser) -> None:
@@ -74,30 +92,46 @@ def choice_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--demo", action="store_true", help="use a simulated cluster instead of a real one")
 
 
-def settings_from(options: argparse.Namespace, http: Mapping[str, str | None] | None = None) -> Settings:
+def settings_from(options: argparse.Namespace) -> Settings:
+    """The settings of a command, with remarks about them on standard error."""
+    settings = load_settings(options)
+    for remark, is_warning in remarks_on(settings):
+        print(f"quorate: {'warning: ' if is_warning else ''}{remark}", file=sys.stderr)
+    return require_usable(settings, options)
+
+
+def load_settings(options: argparse.Namespace, http: Mapping[str, str | None] | None = None) -> Settings:
     settings = load(
         file=options.config,
         access=options.access,
         toolsets=options.toolsets,
         approval=options.approval,
         surface=getattr(options, "surface", None),
+        log_format=getattr(options, "log_format", None),
+        log_level=getattr(options, "log_level", None),
         http=http,
         tolerate=options.demo,
     )
+    # In a demo, neither the real connection nor remarks about it are of interest.
+    return replace(settings, notes=(), warnings=()) if options.demo else settings
+
+
+def remarks_on(settings: Settings) -> list[tuple[str, bool]]:
+    """What the operator should know about the settings, and whether it is a warning."""
+    return [*((note, False) for note in settings.notes), *((warning, True) for warning in settings.warnings)]
+
+
+def require_usable(settings: Settings, options: argparse.Namespace) -> Settings:
+    """The settings for the chosen cluster. Raises ConfigError if a cluster is needed and there is none."""
     if options.demo:
         return settings
-    for note in settings.notes:
-        print(f"quorate: {note}", file=sys.stderr)
     if settings.problem and not _is_about_homelab(options, settings):
         raise ConfigError(settings.problem)
-    for warning in settings.warnings:
-        print(f"quorate: warning: {warning}", file=sys.stderr)
     return only_cluster(settings, options.cluster)
 
 
 def _is_about_homelab(options: argparse.Namespace, settings: Settings) -> bool:
     """Plain hosts need no cluster."""
-    from quorate.operations.registry import HOMELAB, find_operation
 
     chosen = {*(settings.toolsets or ()), *settings.surfaces}
     tool = getattr(options, "tool", None)
@@ -107,7 +141,6 @@ def _is_about_homelab(options: argparse.Namespace, settings: Settings) -> bool:
 
 def reach_all_tools(settings: Settings) -> Settings:
     """The default tools save a model's tokens; a person at a shell reaches all, unless the operator chose some."""
-    from quorate.operations.toolsets import DEFAULT
 
     chosen = settings.toolsets or (DEFAULT,)
     return replace(settings, toolsets=("all", "homelab")) if DEFAULT in chosen else settings
@@ -117,9 +150,9 @@ def only_cluster(settings: Settings, name: str | None) -> Settings:
     """Settings with only the named cluster."""
     if name is None:
         return settings
-    chosen = tuple(one for one in settings.clusters if one.name == name)
+    chosen = tuple(cluster for cluster in settings.clusters if cluster.name == name)
     if not chosen:
-        there = ", ".join(one.name for one in settings.clusters) or "none"
+        there = ", ".join(cluster.name for cluster in settings.clusters) or "none"
         raise ConfigError(f"There is no cluster {name!r} in the configuration. Configured: {there}.")
     return replace(settings, clusters=chosen)
 
@@ -185,9 +218,6 @@ def with_trail(options: argparse.Namespace, run: Callable[[Store, AuditTrail], A
 
 
 def _with_state(options: argparse.Namespace, run: Callable[[Settings, Store], Awaitable[int]]) -> int:
-    from quorate.pve.clock import SystemClock
-    from quorate.state.store import open_store
-
     async def main() -> int:
         settings = load(file=options.config, tolerate=True)
         async with open_store(settings.state, clock=SystemClock()) as store:
@@ -197,11 +227,14 @@ def _with_state(options: argparse.Namespace, run: Callable[[Settings, Store], Aw
 
 
 def _report(main: Callable[[], Coroutine[Any, Any, int]], name: Naming = str) -> int:
-    from quorate.problems import Problem
-    from quorate.surfaces.rendering import problem_text
-
     try:
         return asyncio.run(main())
     except Problem as problem:
         print(f"quorate: {problem_text(problem, name)}", file=sys.stderr)
-        return FAILED
+        return exit_code_of(problem)
+
+
+def exit_code_of(problem: Problem) -> int:
+    """As docs/shell.md says."""
+    codes = {ProblemCode.ARGUMENT: USAGE, ProblemCode.APPROVAL: WAITS_FOR_APPROVAL}
+    return codes.get(problem.code, FAILED)

@@ -8,26 +8,33 @@ import json
 from dataclasses import fields
 from typing import Any
 
+from quorate.app import build
 from quorate.cli.options import (
     FAILED,
     OK,
     actions_of,
+    add_command,
     choice_options,
-    command,
     config_option,
     gate_options,
     reach_all_tools,
     settings_from,
     with_demo_cluster,
 )
-from quorate.cli.tool_help import find_native
+from quorate.cli.tools import find_native
 from quorate.config import Settings, load
-from quorate.config.rules import Limits, Policy, Rule
-from quorate.surfaces.argument_pairs import parse_pairs
+from quorate.config.policy import Limits, Policy, Rule
+from quorate.pipeline.caller import Caller
+from quorate.pipeline.explanation import explain
+from quorate.pipeline.sites import refuse_mistakes
+from quorate.problems import Problem
+from quorate.surfaces import rendering
+from quorate.surfaces.arguments import parse_pairs
+from quorate.surfaces.rendering import readable
 
 
 def add(commands: Any) -> None:
-    policy = command(commands, "policy", _show, "show the rules in effect, and how they apply to a call")
+    policy = add_command(commands, "policy", _show)
     policy.epilog = (
         "`quorate policy explain TOOL key=value ...` takes --access, --approval, --toolsets, --cluster, --demo and "
         "--json, as `quorate call` does; `quorate policy explain --help` lists them all."
@@ -58,9 +65,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _refuse_mistakes(settings: Settings) -> None:
-    from quorate.pipeline.sites import refuse_mistakes
-
-    refuse_mistakes([*settings.policy.rules, *(rule for one in settings.clusters for rule in one.policy.rules)])
+    refuse_mistakes([*settings.policy.rules, *(rule for cluster in settings.clusters for rule in cluster.policy.rules)])
 
 
 def _print_policy(policy: Policy) -> None:
@@ -75,8 +80,8 @@ def _describe(rule: Rule) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    given = ((one.name, getattr(limits, one.name)) for one in fields(limits))
-    return [f"{name} {value}" for name, value in given if value is not None]
+    numbers = ((field.name, getattr(limits, field.name)) for field in fields(limits))
+    return [f"{name} {value}" for name, value in numbers if value is not None]
 
 
 # -- explain -----------------------------------------------------------------------------------------------------------
@@ -89,12 +94,6 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 async def _print_explanation(settings: Settings, options: argparse.Namespace, arguments: dict[str, Any]) -> int:
-    from quorate.app import build
-    from quorate.pipeline.caller import Caller
-    from quorate.pipeline.explanation import explain
-    from quorate.problems import Problem
-    from quorate.surfaces import rendering, terminal
-
     async with with_demo_cluster(settings, options.demo) as ready:
         app = build(ready)
         try:
@@ -104,5 +103,5 @@ async def _print_explanation(settings: Settings, options: argparse.Namespace, ar
             return FAILED
         finally:
             await app.close()
-    print(json.dumps(explanation, ensure_ascii=False) if options.json else terminal.readable(explanation))
+    print(json.dumps(explanation, ensure_ascii=False) if options.json else readable(explanation))
     return OK

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from quorate.config import ConfigError
+from quorate.problems import BadArgument
 
 if TYPE_CHECKING:
     from quorate.pipeline.caller import Ask, Question, Reply
@@ -97,7 +98,7 @@ def ask_operator(store: Store) -> Ask | None:
 
         print(f"\n{question.text}", file=sys.stderr)
         answer = await asyncio.to_thread(_line)
-        if answer == question.wanted and await Passphrase(store).is_set():
+        if answer == question.word and await Passphrase(store).is_set():
             await prove_operator(store)
         return Reply(ReplyKind.DECLINED if answer is None else ReplyKind.TYPED, answer or "", at_terminal=True)
 
@@ -110,7 +111,7 @@ async def decline_to_wait(_: Question) -> Reply:
 
 
 def report_wait(question: Question) -> None:
-    from quorate.pipeline.sanitization import one_line
+    from quorate.pipeline.redaction import one_line
 
     print(
         f"quorate: waiting for approval {question.id}: {one_line(question.text)}\n"
@@ -144,7 +145,6 @@ async def prove_operator(store: Store) -> None:
 
 async def choose_passphrase(store: Store, *, optional: bool = False) -> bool:
     """Whether a new one was typed twice and stored; an empty one skips it if that is optional."""
-    from quorate.problems import BadArgument
     from quorate.state.passphrase import SHORTEST, Passphrase, ensure_long
 
     passphrase = Passphrase(store)

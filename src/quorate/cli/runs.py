@@ -9,30 +9,41 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorate.cli.options import (
     FAILED,
     OK,
     STILL_RUNNING,
     actions_of,
+    add_command,
     cluster_options,
-    command,
     gate_options,
     with_app,
     with_store,
 )
+from quorate.config import Access
+from quorate.hints import resolve
+from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.redaction import clean, one_line
+from quorate.runs.control import WAITS_FOR_WORKER, describe, describe_progress
+from quorate.runs.start import access_for
+from quorate.runs.store import ACTIVE, RunState, RunStore
+from quorate.units import iso_times, moment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from quorate.app import App
     from quorate.runs.runs import MissingRequirement
-    from quorate.state.runs import Run, RunStore
+    from quorate.runs.store import Run
+
 
 FOLLOW_SECONDS = 1.0
 
 
 def add(commands: Any) -> None:
-    runs = command(commands, "runs", _list, "list, follow and control durable runs")
+    runs = add_command(commands, "runs", _list)
     runs.epilog = (
         "Runs are started with `quorate call`, such as `quorate call run_evacuate node=pve1 --access operate`."
     )
@@ -53,10 +64,6 @@ def add(commands: Any) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     async def run(store: RunStore) -> int:
-        from quorate.operations.runs.control import WAITS_FOR_WORKER, describe_progress
-        from quorate.pipeline.sanitization import clean, one_line
-        from quorate.state.runs import ACTIVE, RunState
-
         rows = await store.list(tuple(RunState) if options.all else ACTIVE, limit=200)
         if options.json:
             print(json.dumps(clean([_plain(row) for row in rows]), ensure_ascii=False))
@@ -73,16 +80,11 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     async def run(store: RunStore) -> int:
-        from quorate.hints import resolve
-        from quorate.operations.runs.control import describe
-        from quorate.operations.runs.start import access_for
-        from quorate.pipeline.sanitization import clean
-
-        found = await store.get(options.id)
-        facts = clean(resolve(describe(found, 1000, lacks_worker=await store.lacks_worker(found))))
+        stored = await store.get(options.id)
+        facts = clean(resolve(describe(stored, 1000, lacks_worker=await store.lacks_worker(stored))))
         if "next" in facts:
-            resume = f"quorate runs resume {found.id} --access {access_for(found.tool)}"
-            facts["next"] = f"Fix the reason, then run `{resume}`, or `quorate runs abort {found.id}`"
+            resume = f"quorate runs resume {stored.id} --access {access_for(stored.tool)}"
+            facts["next"] = f"Fix the reason, then run `{resume}`, or `quorate runs abort {stored.id}`"
         for name, value in facts.items():
             if name == "log":
                 continue
@@ -102,10 +104,6 @@ def _follow(options: argparse.Namespace) -> int:
 
 async def follow(store: RunStore, name: str) -> int:
     """Print new lines of the log as they appear."""
-    from quorate.operations.units import moment
-    from quorate.pipeline.sanitization import one_line
-    from quorate.state.runs import RunState
-
     last = 0.0
     shown: set[tuple[float, str]] = set()
     while True:
@@ -130,8 +128,6 @@ def _pause(options: argparse.Namespace) -> int:
 
 def _abort(options: argparse.Namespace) -> int:
     async def run(store: RunStore) -> int:
-        from quorate.pipeline.caller import Caller
-
         return _say(await store.abort(options.id, _operator_name(), origin=Caller(_operator_name(), "cli").as_origin()))
 
     return _with_runs(options, run)
@@ -139,8 +135,6 @@ def _abort(options: argparse.Namespace) -> int:
 
 def _resume(options: argparse.Namespace) -> int:
     async def run(app: App) -> int:
-        from quorate.pipeline.caller import Caller, Exchange
-
         await app.runs.control(options.id, "resume", Exchange(Caller(_operator_name(), "cli"), wait_seconds=0.0))
         return _say(await app.runs.get(options.id))
 
@@ -149,11 +143,9 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _work(options: argparse.Namespace) -> int:
     async def run(app: App) -> int:
-        from quorate.pipeline.sanitization import one_line
-
         worked = await app.runs.work()
-        for one in worked:
-            print(f"{one.id}  {one.state.value}: {one_line(one.reason)}")
+        for ended in worked:
+            print(f"{ended.id}  {ended.state.value}: {one_line(ended.reason)}")
         left = await app.runs.blocked_runs()
         if left:
             print(*_need_more(left), sep="\n", file=sys.stderr)
@@ -165,15 +157,13 @@ def _work(options: argparse.Namespace) -> int:
 
 
 def _need_more(left: Mapping[str, MissingRequirement]) -> Iterator[str]:
-    from quorate.config import Access
-
-    for lack in dict.fromkeys(one for one in left.values() if one.cluster):
-        shown = ", ".join(name for name, one in left.items() if one == lack)
+    for lack in dict.fromkeys(need for need in left.values() if need.cluster):
+        shown = ", ".join(name for name, need in left.items() if need == lack)
         if lack.needed is None:
             yield f"quorate: The cluster {lack.cluster}, at the address of these runs, is not configured: {shown}."
         else:
             yield f'quorate: These runs need access = "{lack.needed}" in [clusters.{lack.cluster}]: {shown}.'
-    levels = {name: one.needed for name, one in left.items() if one.needed is not None and not one.cluster}
+    levels = {name: need.needed for name, need in left.items() if need.needed is not None and not need.cluster}
     if names := list(levels):
         level = max(levels.values(), key=Access.rank)
         which = "This run needs" if len(names) == 1 else "These runs need"
@@ -182,8 +172,6 @@ def _need_more(left: Mapping[str, MissingRequirement]) -> Iterator[str]:
 
 
 def _code(run: Run) -> int:
-    from quorate.state.runs import RunState
-
     if run.state is RunState.DONE:
         return OK
     return FAILED if run.state.has_ended or run.state is RunState.PAUSED else STILL_RUNNING
@@ -195,10 +183,6 @@ def _say(run: Run) -> int:
 
 
 def _plain(run: Run) -> dict[str, Any]:
-    import msgspec
-
-    from quorate.operations.units import iso_times
-
     facts: dict[str, Any] = msgspec.to_builtins(run)
     facts["starts"] = facts["starts"] or None
     facts["log"] = [iso_times(line, ("time",)) for line in facts["log"]]
@@ -211,6 +195,4 @@ def _operator_name() -> str:
 
 
 def _with_runs(options: argparse.Namespace, run: Callable[[RunStore], Awaitable[int]]) -> int:
-    from quorate.state.runs import RunStore
-
     return with_store(options, lambda store: run(RunStore(store)))

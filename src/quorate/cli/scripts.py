@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from typing import Any
 
-from quorate.cli.options import FAILED, OK, actions_of, command, config_option
+from quorate.cli.options import FAILED, OK, actions_of, add_command, config_option
 from quorate.config import load
+from quorate.homelab.scripts import current, refresh
+from quorate.problems import Problem
+from quorate.units import count_of, duration
 
 
 def add(commands: Any) -> None:
-    scripts = command(commands, "scripts", _show, "show or refresh the index of community scripts")
+    scripts = add_command(commands, "scripts", _show)
     add_action = actions_of(scripts, config_option)
     add_action("show", _show, "show which index is in use")
     add_action("refresh", _refresh, "fetch the current index from the project's repository")
@@ -20,12 +24,6 @@ def add(commands: Any) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    import time
-
-    from quorate.homelab.scripts.index import current
-    from quorate.operations.units import duration
-    from quorate.problems import Problem
-
     settings = load(file=options.config, tolerate=True).homelab
     try:
         index = current(settings.scripts_index)
@@ -33,17 +31,14 @@ def _show(options: argparse.Namespace) -> int:
         print(f"quorate: {problem}", file=sys.stderr)
         return FAILED
     if index.taken is None:
-        print(f"{len(index.scripts)} scripts in the packaged index")
+        print(f"{count_of(len(index.scripts), 'script')} in the packaged index")
     else:
         age = duration(max(0.0, time.time() - index.taken))
-        print(f"{len(index.scripts)} scripts, fetched {age} ago from {index.source}")
+        print(f"{count_of(len(index.scripts), 'script')}, fetched {age} ago from {index.source}")
     return OK
 
 
 def _refresh(options: argparse.Namespace) -> int:
-    from quorate.homelab.scripts.index_refresh import refresh
-    from quorate.problems import Problem
-
     settings = load(file=options.config, tolerate=True).homelab
     try:
         index = asyncio.run(refresh(settings.scripts_url, settings.scripts_index))
@@ -51,7 +46,7 @@ def _refresh(options: argparse.Namespace) -> int:
         print(f"quorate: {problem}", file=sys.stderr)
         return FAILED
     at = f" at {index.commit[:12]}" if index.commit else ""
-    print(f"{len(index.scripts)} scripts{at}, stored in {settings.scripts_index}")
+    print(f"{count_of(len(index.scripts), 'script')}{at}, stored in {settings.scripts_index}")
     return OK
 
 

@@ -7,17 +7,19 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, actions_of, command, config_option
+from quorate.cli.options import FAILED, OK, actions_of, add_command, config_option
+from quorate.cli.prompts import read_hidden
 from quorate.config import ConfigError, load
+from quorate.homelab.vault import Vault, ensure_long
+from quorate.problems import Problem
+from quorate.secret import Secret
 
 if TYPE_CHECKING:
-    from quorate.config.settings import HomelabSettings
-    from quorate.homelab.vault import Vault
-    from quorate.secret import Secret
+    from quorate.config.homelab import HomelabSettings
 
 
 def add(commands: Any) -> None:
-    secrets = command(commands, "secrets", _list, "store host passwords in an encrypted file, for vault:NAME")
+    secrets = add_command(commands, "secrets", _list)
     add_action = actions_of(secrets, config_option)
     put = add_action("set", _set, "store a secret, typed at a terminal or read as one line from standard input")
     put.add_argument("name", metavar="NAME", help="name for references: vault:NAME")
@@ -78,8 +80,6 @@ def _passphrase(options: argparse.Namespace) -> int:
 
 
 def _with_homelab_settings(options: argparse.Namespace, run: Callable[[HomelabSettings], int]) -> int:
-    from quorate.problems import Problem
-
     try:
         return run(load(file=options.config, tolerate=True).homelab)
     except Problem as problem:
@@ -88,17 +88,11 @@ def _with_homelab_settings(options: argparse.Namespace, run: Callable[[HomelabSe
 
 
 def _vault(settings: HomelabSettings, passphrase: Secret | None) -> Vault:
-    from quorate.homelab.vault import Vault
-
     return Vault(settings.secrets_file, passphrase)
 
 
 def _open(settings: HomelabSettings) -> Vault:
     """Open it with the configured passphrase, otherwise a typed one; a new file gets a new passphrase."""
-    from quorate.cli.prompts import read_hidden
-    from quorate.homelab.vault import ensure_long
-    from quorate.secret import Secret
-
     passphrase = settings.passphrase
     if passphrase is None and settings.secrets_file.exists():
         passphrase = Secret(read_hidden(f"Passphrase of {settings.secrets_file}: "))
@@ -112,10 +106,6 @@ def _open(settings: HomelabSettings) -> Vault:
 
 
 def _new_passphrase() -> Secret:
-    from quorate.cli.prompts import read_hidden
-    from quorate.homelab.vault import ensure_long
-    from quorate.secret import Secret
-
     new = Secret(read_hidden("New passphrase: "))
     ensure_long(new)
     if read_hidden("Repeat it: ") != new.reveal():
@@ -125,9 +115,6 @@ def _new_passphrase() -> Secret:
 
 def _secret(name: str) -> Secret:
     """Never an argument: every user of the machine can see those, and shells store them."""
-    from quorate.cli.prompts import read_hidden
-    from quorate.secret import Secret
-
     if sys.stdin.isatty():
         text = read_hidden(f"Secret for {name}: ")
     else:

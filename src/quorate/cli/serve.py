@@ -5,36 +5,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
+import logging
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorate import log
 from quorate.cli.options import (
     OK,
+    add_command,
     cluster_options,
-    command,
     gate_options,
-    settings_from,
+    load_settings,
+    log_options,
+    remarks_on,
+    require_usable,
     surface_option,
     with_demo_cluster,
 )
+from quorate.cli.reload import FileChanges, Reloader
 from quorate.config import Access, Approval, ConfigError, Settings
+from quorate.problems import Problem
 
 if TYPE_CHECKING:
     from quorate.app import App
     from quorate.config.http import HttpSettings
 
-ALLOCATIONS_BEFORE_COLLECTION = 10_000
-"""The garbage collection threshold while serving: lower than during the start, so that garbage does not pile up."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def add(commands: Any) -> None:
-    serve = command(commands, "serve", _serve, "run the MCP server (stdio unless --http is given)")
+    serve = add_command(commands, "serve", _serve)
     serve.add_argument(
         "--http",
         nargs="?",
@@ -46,18 +50,27 @@ def add(commands: Any) -> None:
     serve.add_argument("--tls-key", metavar="FILE", help="its key")
     serve.add_argument("--allowed-hosts", metavar="A,B", help="names of this server beyond those in the certificate")
     serve.add_argument("--trusted-proxies", metavar="A,B", help="addresses of the proxy that terminates HTTPS")
+    log_options(serve)
     gate_options(serve)
     surface_option(serve)
     cluster_options(serve)
 
 
 def _serve(options: argparse.Namespace) -> int:
-    read = partial(settings_from, options, None if options.http is None else _http_flags(options))
-    settings = read()
+    http = None if options.http is None else _http_flags(options)
+    settings = load_settings(options, http)
+    log.set_up(settings.log_format, settings.log_level)
+    for remark, is_warning in remarks_on(settings):
+        _LOG.log(logging.WARNING if is_warning else logging.INFO, "%s", remark)
+    settings = require_usable(settings, options)
     changes = FileChanges(settings.config_file)
     if hasattr(signal, "SIGHUP"):  # until the server can reload; what has changed by then it notices at its first call
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _warn_without_approval(settings)
+
+    def read() -> Settings:
+        return require_usable(load_settings(options, http), options)
+
     asyncio.run(_Start(settings, options.demo, read, changes).run())
     return OK
 
@@ -70,10 +83,7 @@ def _http_flags(options: argparse.Namespace) -> dict[str, str | None]:
 
 def _warn_without_approval(settings: Settings) -> None:
     if settings.approval is Approval.NONE and settings.access is Access.ADMIN:
-        print(
-            "quorate: warning: approvals are off (--approval none): destructive calls run without approval.",
-            file=sys.stderr,
-        )
+        _LOG.warning("approvals are off (--approval none): destructive calls run without approval")
     for name in settings.surfaces if settings.applicable_opt_ins else ():
         _warn_of_opt_in(settings, name)
 
@@ -83,10 +93,10 @@ def _warn_of_opt_in(settings: Settings, surface: str) -> None:
 
     opt_in = system(surface).opt_in if surface in SYSTEMS else None
     if opt_in in settings.applicable_opt_ins:
-        print(
-            f"quorate: warning: {opt_in} lets the tools of {surface} do everything without approval; "
-            "--access and --approval override it.",
-            file=sys.stderr,
+        _LOG.warning(
+            "%s lets the tools of %s do everything without approval; --access and --approval override it",
+            opt_in,
+            surface,
         )
 
 
@@ -106,9 +116,7 @@ class _Start:
 
     async def _over_stdio(self) -> None:
         """Answer a known client's first requests from the cache, while the server is imported."""
-        from quorate.surfaces.early_handshake import open_conversation
-        from quorate.surfaces.handshake_cache import HandshakeCache
-        from quorate.surfaces.lines import standard_streams
+        from quorate.surfaces.handshake import HandshakeCache, open_conversation, standard_streams
 
         async with standard_streams() as (lines, writer):
             cache = HandshakeCache.of(self.settings, demo=self.demo)
@@ -125,14 +133,12 @@ class _Start:
 
         async with with_demo_cluster(self.settings, self.demo) as ready:
             app = build(ready)
+            log.sanitize_lines(app.pipeline.sanitize)
             _warn_above_tool_budget(app)
-            gc.collect()  # the rest of what was imported stays: looking for garbage among it would only take time
-            gc.freeze()
-            gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
             try:
-                with Reloader(app, self.changes, self.read).watch():
-                    async with app.resolving(), app.runs.working(), app.watching():
-                        yield app
+                reloading = Reloader(app, self.settings, self.changes, self.read).watch()
+                async with reloading, app.resolving(), app.runs.working(), app.watching():
+                    yield app
             finally:
                 await app.close()
 
@@ -143,7 +149,7 @@ def _load_server(settings: Settings) -> None:
     import quorate.pve.client
     import quorate.surfaces.server
     import quorate.surfaces.stdio  # noqa: F401
-    from quorate.operations.toolsets import chosen_operations
+    from quorate.operations.registry import chosen_operations
     from quorate.pipeline.sites import chosen_toolsets
 
     chosen_operations(chosen_toolsets(settings))
@@ -156,73 +162,13 @@ def _warn_above_tool_budget(app: App) -> None:
     from quorate.surfaces.native import NativeSurface, budget_warning
 
     if warning := budget_warning(NativeSurface(app.pipeline).tools(Caller())):
-        print(f"quorate: warning: {warning}", file=sys.stderr)
+        _LOG.warning("%s", warning)
 
 
 async def _over_http(app: App, http: HttpSettings) -> None:
-    from quorate.problems import Problem
     from quorate.surfaces.web.server import serve
 
     try:
         await serve(app.core(http))
     except Problem as problem:
         raise ConfigError(str(problem)) from None
-
-
-class FileChanges:
-    """Whether a file has changed since it was last looked at."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._known: tuple[int, int, int] | None = None
-        self._known = self._state()
-
-    def look(self) -> bool:
-        before, self._known = self._known, self._state()
-        return before != self._known
-
-    def _state(self) -> tuple[int, int, int] | None:
-        try:
-            now = self._file.stat() if self._file else None
-        except OSError:  # it is being written
-            return self._known
-        return (now.st_mtime_ns, now.st_size, now.st_ino) if now else None
-
-
-class Reloader:
-    """Reloads access, rules and limits on SIGHUP, or when their file has changed."""
-
-    def __init__(self, app: App, changes: FileChanges, read: Callable[[], Settings]) -> None:
-        self._app = app
-        self._changes = changes
-        self._read = read
-
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        """While the server runs: SIGHUP, and a check of the file before every call."""
-        self._app.pipeline.sites.refresh = self.if_changed
-        loop, hangup = asyncio.get_running_loop(), getattr(signal, "SIGHUP", None)  # not on Windows
-        if hangup is not None:
-            loop.add_signal_handler(hangup, self.reload)
-        try:
-            yield
-        finally:
-            if hangup is not None:
-                loop.remove_signal_handler(hangup)
-
-    def if_changed(self) -> None:
-        if self._changes.look():
-            self._adopt()
-
-    def reload(self) -> None:
-        self._changes.look()
-        self._adopt()
-
-    def _adopt(self) -> None:
-        """An error in the new settings keeps the old ones: a mistake never loosens anything."""
-        try:
-            self._app.adopt(self._read())
-        except ConfigError as error:
-            print(f"quorate: settings not reloaded, the old ones remain in effect: {error}", file=sys.stderr)
-        else:
-            print("quorate: reloaded access, rules and limits", file=sys.stderr)

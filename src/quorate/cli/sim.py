@@ -6,20 +6,19 @@ import argparse
 import asyncio
 from typing import Any
 
-from quorate.cli.options import OK, command, require_simulator
+from quorate.cli.options import OK, add_command, require_simulator
 from quorate.config import ConfigError
 
 
 def add(commands: Any) -> None:
-    summary = "run a simulated Proxmox VE cluster"
     try:
         from pve_simulator.command import add_options
     except ModuleNotFoundError:  # its options are unknown, so accept anything and say what to install
-        sim = command(commands, "sim", _sim, summary, prefix_chars="\0", add_help=False)
+        sim = add_command(commands, "sim", _sim, prefix_chars="\0", add_help=False)
         sim.add_argument("options", nargs="*")
     else:
-        add_options(command(commands, "sim", _sim, summary))
-    command(commands, "demo", _demo, "take a guided tour on a simulated cluster; needs no settings")
+        add_options(add_command(commands, "sim", _sim))
+    add_command(commands, "demo", _demo)
 
 
 def _sim(options: argparse.Namespace) -> int:

@@ -9,12 +9,17 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, actions_of, command, config_option, with_store
+from quorate.cli.options import FAILED, OK, actions_of, add_command, config_option, with_store
 from quorate.config import ConfigError
+from quorate.config.values import toolset_names
+from quorate.operations.registry import describe_unknown, expand
+from quorate.state.tokens import Tokens
+from quorate.units import iso_times, moment
 
 if TYPE_CHECKING:
     from quorate.state.store import Store
     from quorate.state.tokens import TokenGrant
+
 
 NOTHING = "none"
 APPROVER_ACCESS = "admin"
@@ -22,7 +27,7 @@ DAY_SECONDS = 86400
 
 
 def add(commands: Any) -> None:
-    tokens = command(commands, "tokens", _list, "create, list and revoke bearer tokens of the HTTP server")
+    tokens = add_command(commands, "tokens", _list)
     tokens.set_defaults(all=False, json=False)
     add_action = actions_of(tokens, config_option)
     create = add_action("create", _create, "create a token and print it once")
@@ -52,8 +57,6 @@ def _create(options: argparse.Namespace) -> int:
     expires = None if options.days is None else time.time() + options.days * DAY_SECONDS
 
     async def run(store: Store) -> int:
-        from quorate.state.tokens import Tokens
-
         made = await Tokens(store).create(
             options.name, options.access, toolsets=toolsets, clusters=clusters, expires=expires
         )
@@ -66,8 +69,6 @@ def _create(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     async def run(store: Store) -> int:
-        from quorate.state.tokens import Tokens
-
         now = time.time()
         grants = [grant for grant in await Tokens(store).list() if options.all or _state(grant, now) == "valid"]
         if options.json:
@@ -83,8 +84,6 @@ def _list(options: argparse.Namespace) -> int:
 
 def _revoke(options: argparse.Namespace) -> int:
     async def run(store: Store) -> int:
-        from quorate.state.tokens import Tokens
-
         if await Tokens(store).revoke(options.name):
             print(f"{options.name} is revoked; servers refuse it within a few seconds.")
             return OK
@@ -104,9 +103,6 @@ def _names(text: str | None) -> list[str] | None:
 
 def _toolsets(text: str | None) -> list[str] | None:
     """Written as for `quorate serve`."""
-    from quorate.config.values import toolset_names
-    from quorate.operations.toolsets import describe_unknown, expand
-
     names = _names(text)
     if not names:
         return names
@@ -117,8 +113,6 @@ def _toolsets(text: str | None) -> list[str] | None:
 
 
 def _describe(grant: TokenGrant) -> str:
-    from quorate.operations.units import moment
-
     is_approver = grant.access == APPROVER_ACCESS and grant.toolsets == frozenset()
     what_for = "approver, answers approvals and calls no tools" if is_approver else grant.access
     limits = [
@@ -131,8 +125,6 @@ def _describe(grant: TokenGrant) -> str:
 
 
 def _last_use(grant: TokenGrant) -> str:
-    from quorate.operations.units import moment
-
     return f"  (last used {moment(grant.last_used)})" if grant.last_used else "  (never used)"
 
 
@@ -143,7 +135,5 @@ def _state(grant: TokenGrant, now: float) -> str:
 
 
 def _facts(grant: TokenGrant) -> dict[str, Any]:
-    from quorate.operations.units import iso_times
-
     facts = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(grant).items()}
     return iso_times(facts, ("created", "expires", "last_used", "revoked"))

@@ -9,20 +9,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.options import FAILED, OK, command
+import asyncssh
+
+from quorate.cli.options import FAILED, OK, add_command, with_store
 from quorate.config import ConfigError
-from quorate.config.folders import usual_pins
+from quorate.config.files import usual_pins
+from quorate.homelab.host import Hosts
+from quorate.problems import NotConfigured
+from quorate.ssh.host_keys import PREFERRED, entry_name, fingerprint_command, key_type, load_pins, pin, unpin
+from quorate.ssh.target import SSH_PORT, split_port
 
 if TYPE_CHECKING:
-    import asyncssh
-
     from quorate.state.store import Store
+
 
 CONNECT_SECONDS = 15
 
 
 def add(commands: Any) -> None:
-    trust = command(commands, "trust", _trust, "trust the SSH key of a host, after you have compared its fingerprint")
+    trust = add_command(commands, "trust", _trust)
     trust.add_argument(
         "host",
         metavar="HOST[:PORT]",
@@ -51,10 +56,7 @@ def _trust(options: argparse.Namespace) -> int:
 
 def _registered_address(options: argparse.Namespace) -> tuple[str, int] | None:
     """The address of the registered host of that name, if any."""
-    from quorate.cli.options import with_store
-    from quorate.homelab.registry import Hosts
-
-    found: list[tuple[str, int]] = []
+    addresses: list[tuple[str, int]] = []
 
     async def run(store: Store) -> int:
         host = await Hosts(store).find(options.host)
@@ -62,21 +64,18 @@ def _registered_address(options: argparse.Namespace) -> tuple[str, int] | None:
             raise ConfigError(
                 f"{host} is behind the jump host {host.jump}: log in once with `ssh -J`, which asks the same question."
             )
-        found.extend([(host.address, host.port)] if host else [])
+        addresses.extend([(host.address, host.port)] if host else [])
         return OK
 
     if any(character in options.host for character in ".:[]@/"):  # an address
         return None
     with_store(options, run)
-    if found:
-        print(f"The registered host {options.host} is at {found[0][0]}.")
-    return found[0] if found else None
+    if addresses:
+        print(f"The registered host {options.host} is at {addresses[0][0]}.")
+    return addresses[0] if addresses else None
 
 
 def _address(text: str) -> tuple[str, int]:
-    from quorate.problems import NotConfigured
-    from quorate.ssh.target import SSH_PORT, split_port
-
     try:
         host, port = split_port(text)
     except NotConfigured:
@@ -87,19 +86,15 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _list(pins: Path) -> int:
-    from quorate.ssh.host_keys import load_pins
-
-    found = load_pins(pins)
-    for pin in found:
-        print(f"{pin.name}  {pin.kind}  {pin.fingerprint}")
-    if not found:
+    keys = load_pins(pins)
+    for key in keys:
+        print(f"{key.name}  {key.kind}  {key.fingerprint}")
+    if not keys:
         print(f"There are no trusted keys ({pins}).")
     return OK
 
 
 def _remove(pins: Path, host: str, port: int) -> int:
-    from quorate.ssh.host_keys import entry_name, unpin
-
     if not unpin(pins, host, port):
         print(f"quorate: no key of {entry_name(host, port)} is trusted", file=sys.stderr)
         return FAILED
@@ -108,15 +103,13 @@ def _remove(pins: Path, host: str, port: int) -> int:
 
 
 def _trust_key(pins: Path, host: str, port: int) -> int:
-    from quorate.ssh.host_keys import entry_name, fingerprint_command, key_type, load_pins, pin
-
     key = asyncio.run(_key_of(host, port))
     name = entry_name(host, port)
     if key is None:
         print(f"quorate: no SSH key from {name}; check the address and that an SSH server runs there", file=sys.stderr)
         return FAILED
     fingerprint = key.get_fingerprint()
-    old = next((one for one in load_pins(pins) if one.name == name), None)
+    old = next((pin for pin in load_pins(pins) if pin.name == name), None)
     if old is not None and old.fingerprint == fingerprint:
         print(f"The key of {name} is already trusted: {old.kind} {fingerprint}")
         return OK
@@ -140,10 +133,6 @@ def _confirmation() -> str:
 
 
 async def _key_of(host: str, port: int) -> asyncssh.SSHKey | None:
-    import asyncssh
-
-    from quorate.ssh.host_keys import PREFERRED
-
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             return await asyncssh.get_server_host_key(host, port, server_host_key_algs=PREFERRED, config=None)

@@ -12,30 +12,41 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from quorate import log
 from quorate.cli.options import (
     FAILED,
     OK,
     actions_of,
+    add_command,
     cluster_options,
-    command,
+    log_options,
     toolsets_option,
     with_app,
 )
-from quorate.hints import FINDING_LIST, Hint
+from quorate.config.watch import WatchSettings
+from quorate.hints import Hint, tools
+from quorate.pipeline.redaction import clean, one_line
+from quorate.units import iso_times, moment, parse_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from quorate.app import App
     from quorate.config import Settings
-    from quorate.state.findings import Finding
+    from quorate.watch.finding_store import Finding
     from quorate.watch.watch import Watch
 
 
+_LOG = logging.getLogger(__name__)
+
+
 def add(commands: Any) -> None:
-    watch = command(commands, "watch", _watch, "watch clusters and hosts, and report what is wrong")
+    watch = add_command(commands, "watch", _watch)
     watch.epilog = "With [watch] in the configuration, `quorate serve` watches too; only one process watches at a time."
     watch.add_argument("--once", action="store_true", help="run one cycle, print the findings and exit")
+    log_options(watch)
     add_action = actions_of(watch, toolsets_option, cluster_options)
     listed = add_action("list", _list, "list the open findings")
     listed.add_argument("--json", action="store_true", help="print JSON")
@@ -61,8 +72,6 @@ def _run(options: argparse.Namespace, work: Callable[[App, Watch], Awaitable[int
         return await work(app, app.watch)
 
     def enable_watch(settings: Settings) -> Settings:
-        from quorate.config.watch import WatchSettings
-
         return settings if settings.watch is not None else replace(settings, watch=WatchSettings())
 
     for name in ("access", "approval"):
@@ -71,22 +80,23 @@ def _run(options: argparse.Namespace, work: Callable[[App, Watch], Awaitable[int
 
 
 def _name_command(hint: Hint) -> str:
-    return "`quorate watch list`" if hint == FINDING_LIST else str(hint)
+    return "`quorate watch list`" if hint == tools.finding_list else str(hint)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    async def work(_: App, watch: Watch) -> int:
+    async def work(app: App, watch: Watch) -> int:
         if options.once:
             await _look(watch)
             await _print(watch)
             return OK
-        logging.basicConfig(level=logging.WARNING, format="quorate: %(message)s")
+        log.set_up(app.settings.log_format, app.settings.log_level)
+        log.sanitize_lines(app.pipeline.sanitize)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        channels = ", ".join(one.name for one in watch.channels) or "none; findings are only stored"
-        print(f"quorate: watching every {watch.settings.every:g} s; channels: {channels}", file=sys.stderr)
+        channels = ", ".join(channel.name for channel in watch.channels) or "none; findings are only stored"
+        _LOG.info("watching every %g s; channels: %s", watch.settings.every, channels)
         async with watch.running():
             await ended.wait()
         return OK
@@ -99,7 +109,7 @@ def _list(options: argparse.Namespace) -> int:
         if options.demo:  # its cluster is as new as this process
             await _look(watch)
         if options.json:
-            print(json.dumps([_as_dict(one) for one in await watch.findings()], ensure_ascii=False))
+            print(json.dumps([_as_dict(finding) for finding in await watch.findings()], ensure_ascii=False))
             await _warn(watch)
         else:
             await _print(watch)
@@ -119,8 +129,6 @@ def _acknowledge(options: argparse.Namespace) -> int:
 
 def _silence(options: argparse.Namespace) -> int:
     async def work(app: App, watch: Watch) -> int:
-        from quorate.operations.units import moment, parse_span
-
         until = app.store.clock.time() + parse_span(options.span)
         done = await watch.silence(options.id, until, f"{getpass.getuser()} at a terminal", options.note)
         print(f"{done.id}: silenced until {moment(until)}. {_line(done.seen_as.what)}")
@@ -131,15 +139,15 @@ def _silence(options: argparse.Namespace) -> int:
 
 def _test(options: argparse.Namespace) -> int:
     async def work(_: App, watch: Watch) -> int:
-        wanted = [one for one in watch.channels if options.channel in (None, one.name)]
-        if not wanted:
-            known = ", ".join(one.name for one in watch.channels)
+        channels = [channel for channel in watch.channels if options.channel in (None, channel.name)]
+        if not channels:
+            known = ", ".join(channel.name for channel in watch.channels)
             none = "No channel is configured: add [watch.channels.NAME] (docs/watch.md)."
-            found = f"There is no channel {options.channel!r}. Configured: {known}." if known else none
-            print(f"quorate: {found}", file=sys.stderr)
+            objection = f"There is no channel {options.channel!r}. Configured: {known}." if known else none
+            print(f"quorate: {objection}", file=sys.stderr)
             return FAILED
         failed = False
-        for channel in wanted:
+        for channel in channels:
             why = await watch.test(channel)
             failed = failed or bool(why)
             print(f"{channel.name}: {f'failed: {_line(why)}' if why else 'sent'}")
@@ -150,17 +158,15 @@ def _test(options: argparse.Namespace) -> int:
 
 def _log(options: argparse.Namespace) -> int:
     async def work(_: App, watch: Watch) -> int:
-        from quorate.operations.units import moment
-
         listed = await watch.deliveries(options.limit, options.channel)
         if not listed:
             print("No messages.", file=sys.stderr)
-        for one in listed:
-            error = f"  ({_line(one.error)})" if one.error else ""
-            notice = one.notice
+        for delivery in listed:
+            error = f"  ({_line(delivery.error)})" if delivery.error else ""
+            notice = delivery.notice
             print(
-                f"{moment(one.created)}  {one.state:<8} {one.channel}  {one.event} {notice.severity} {notice.cluster}  "
-                f"{_line(notice.what)}{error}"
+                f"{moment(delivery.created)}  {delivery.state:<8} {delivery.channel}  {delivery.event} "
+                f"{notice.severity} {notice.cluster}  {_line(notice.what)}{error}"
             )
         return OK
 
@@ -174,14 +180,12 @@ async def _look(watch: Watch) -> None:
 
 
 async def _print(watch: Watch) -> None:
-    from quorate.operations.units import moment
-
-    found = await watch.findings()
-    for one in found:
-        state = "" if one.state == "open" else f" ({one.state})"
-        print(f"{one.id}  {one.severity:<9} {one.cluster}  {_line(one.seen_as.what)}{state}")
-        print(f"{'':10}since {moment(one.opened)}; next: {_line(str(one.seen_as.next.advice))}")
-    if await _warn(watch) and not found:
+    findings = await watch.findings()
+    for finding in findings:
+        state = "" if finding.state == "open" else f" ({finding.state})"
+        print(f"{finding.id}  {finding.severity:<9} {finding.cluster}  {_line(finding.seen_as.what)}{state}")
+        print(f"{'':10}since {moment(finding.opened)}; next: {_line(str(finding.seen_as.next.advice))}")
+    if await _warn(watch) and not findings:
         print("No open findings in what the watch has checked.")
 
 
@@ -195,11 +199,6 @@ async def _warn(watch: Watch) -> bool:
 
 
 def _as_dict(finding: Finding) -> dict[str, Any]:
-    import msgspec
-
-    from quorate.operations.units import iso_times
-    from quorate.pipeline.sanitization import clean
-
     facts: dict[str, Any] = msgspec.to_builtins(finding)
     facts["finding"] = facts.pop("seen_as")
     times = ("opened", "last_seen", "acknowledged_at", "silenced_until", "resolved")
@@ -208,6 +207,4 @@ def _as_dict(finding: Finding) -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    from quorate.pipeline.sanitization import one_line
-
     return one_line(text)

@@ -1,6 +1,7 @@
 """Settings from arguments, environment, a TOML file and `.env`, in order of precedence."""
 
-from quorate.config.loader import load
-from quorate.config.settings import Access, Approval, ClusterSettings, ConfigError, Settings
+from quorate.config.clusters import Access, ClusterSettings
+from quorate.config.settings import Approval, Settings, load
+from quorate.config.sources import ConfigError
 
 __all__ = ["Access", "Approval", "ClusterSettings", "ConfigError", "Settings", "load"]

@@ -2,34 +2,101 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from quorate.config.credentials import read_credentials
-from quorate.config.endpoints import read_endpoints
-from quorate.config.names import CLUSTER
-from quorate.config.policy import read_policy
-from quorate.config.raw import RawSetting, RawSettings, Source
-from quorate.config.settings import HOMELAB, SERVER, ClusterSettings, ConfigError
-from quorate.config.sources import settings_in_table
-from quorate.config.trust import read_trust
-from quorate.config.values import (
-    as_access,
-    as_answer_size,
-    as_connections,
-    as_text,
-    as_time_limit,
-    read,
-    whole_number,
+from quorate.config.connection import CONNECTION, read_credentials, read_endpoints, read_trust
+from quorate.config.policy import NO_POLICY, Policy, read_policy
+from quorate.config.sources import (
+    ConfigError,
+    Option,
+    RawSetting,
+    RawSettings,
+    Source,
+    Table,
+    in_table,
+    option,
+    options_of,
+    table,
 )
+from quorate.config.values import Choice, Number, WholeNumber, as_text, as_time_limit, read_options
 from quorate.pve.connection import Connection, Limits
+from quorate.ssh.settings import SshSettings
+
+HOMELAB = "homelab"
+"""The name that rules and the audit trail use for everything outside the clusters."""
+SERVER = "quorate"
+"""The name that findings about this server itself have in place of a cluster."""
 
 
-def read_clusters(
-    by_variables: RawSettings, tables: object, toml: Source, warnings: list[str]
-) -> tuple[ClusterSettings, ...]:
-    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+class Access(enum.StrEnum):
+    """What callers may do. Each level includes the ones before it."""
+
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+    def rank(self) -> int:
+        return _LEVELS[self]
+
+    def allows(self, needed: Access) -> bool:
+        return self.rank() >= needed.rank()
+
+
+_LEVELS = {level: number for number, level in enumerate(Access)}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    name: str
+    connection: Connection
+    default_node: str | None = option("node for new guests if the call names none", as_text, "PROXMOX_DEFAULT_NODE")
+    default_storage: str | None = option(
+        "storage for new disks if the call names none", as_text, "PROXMOX_DEFAULT_STORAGE"
+    )
+    default_bridge: str | None = option(
+        "bridge for new network cards if the call names none", as_text, "PROXMOX_DEFAULT_BRIDGE"
+    )
+    access: Access | None = option(
+        "the access level for this cluster; `--access` and `QUORATE_ACCESS` remain the upper limit for every cluster",
+        Choice(Access),
+        usual="the server's",
+    )
+    ssh: SshSettings = field(default_factory=SshSettings)
+    policy: Policy = NO_POLICY
+    """Applies in addition to the server's."""
+
+
+def _as_request_seconds(raw: RawSetting) -> float:
+    """brynnjocelyn's variable and file use milliseconds."""
+    if raw.spelling not in ("PROXMOX_TIMEOUT", "timeout"):
+        return as_time_limit(raw)
+    return WholeNumber(1000, 3_600_000)(raw) / 1000
+
+
+LIMITS = table(
+    request_seconds=Option(
+        "time limit of one request to the cluster; the variable is in milliseconds",
+        _as_request_seconds,
+        variables=("PROXMOX_TIMEOUT",),
+        default=Limits().request_seconds,
+    ),
+    total_seconds=Option(
+        "time limit of one call, including retries on other nodes", Number(1, 3600), default=Limits().total_seconds
+    ),
+    connections=Option("concurrent connections to the cluster", WholeNumber(1, 1000), default=Limits().connections),
+    answer_bytes=Option(
+        "largest accepted response, uncompressed", WholeNumber(1_000_000, 1_000_000_000), default=Limits().answer_bytes
+    ),
+)
+CLUSTER: Table = {**CONNECTION, **options_of(ClusterSettings), **LIMITS}
+
+
+def read_clusters(raw: RawSettings, tables: object, toml: Source) -> tuple[ClusterSettings, ...]:
+    """The cluster that `raw` describes, otherwise those of the tables `[clusters.NAME]`."""
+    if not isinstance(tables, dict) or not all(isinstance(content, dict) for content in tables.values()):
         raise ConfigError(f"Clusters{toml.suffix} must be tables: write [clusters.NAME] above their settings.")
     for name in tables:
         if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII):
@@ -37,7 +104,7 @@ def read_clusters(
     for taken, means in ((HOMELAB, "everything outside the clusters"), (SERVER, "this server itself")):
         if taken in tables:
             raise ConfigError(f'A cluster cannot be called "{taken}"{toml.suffix}: that name means {means}.')
-    own = _cluster_settings(by_variables, _referenced_variables(tables))
+    own = _without_referenced(raw, tables)
     if tables and own:
         variable = next(iter(own.values()))[0].label
         raise ConfigError(
@@ -45,70 +112,46 @@ def read_clusters(
             "[clusters] tables."
         )
     if own:
-        return (_cluster("default", own, warnings),)
-    return tuple(_cluster_from_table(name, table, toml, warnings) for name, table in tables.items())
+        return (_cluster("default", own),)
+    return tuple(_cluster_from_table(name, content, toml) for name, content in tables.items())
 
 
-def _referenced_variables(tables: Mapping[str, Mapping[str, object]]) -> list[object]:
-    """Variables that the TOML file reads secrets from: they do not describe a cluster."""
-    values = [value for table in tables.values() for value in table.values()]
-    return [value["env"] for value in values if isinstance(value, dict) and "env" in value]
+def _without_referenced(raw: RawSettings, tables: Mapping[str, Mapping[str, object]]) -> RawSettings:
+    """Variables that the TOML file reads secrets from do not describe a cluster."""
+    values = [value for content in tables.values() for value in content.values()]
+    referenced = [value["env"] for value in values if isinstance(value, dict) and "env" in value]
+    own = {
+        name: [spelling for spelling in spellings if spelling.spelling not in referenced]
+        for name, spellings in raw.items()
+    }
+    return {name: spellings for name, spellings in own.items() if spellings}
 
 
-def _cluster_settings(by_variables: RawSettings, referenced: list[object]) -> RawSettings:
-    found: RawSettings = {}
-    for setting, givens in by_variables.items():
-        own = [given for given in givens if given.spelling not in referenced]
-        if own and setting in CLUSTER:
-            found[setting] = own
-    return found
-
-
-def _cluster_from_table(name: str, table: Mapping[str, object], toml: Source, warnings: list[str]) -> ClusterSettings:
+def _cluster_from_table(name: str, content: Mapping[str, object], toml: Source) -> ClusterSettings:
     source = replace(toml, suffix=f" in [clusters.{name}]")
-    found = settings_in_table(table, CLUSTER, source, also=("policy", "rules", "ssh"))
-    if not found:
+    raw = in_table(content, CLUSTER, source, also=("policy", "rules", "ssh"))
+    if not raw:
         raise ConfigError(f"[clusters.{name}] is empty: add url, token_id and token_secret.")
-    return replace(_cluster(name, found, warnings), policy=read_policy(table, toml, name))
+    return replace(_cluster(name, raw), policy=read_policy(content, toml, name))
 
 
-def _cluster(name: str, found: RawSettings, warnings: list[str]) -> ClusterSettings:
-    credentials = read_credentials(found, warnings)
-    trust = read_trust(found)
+def _cluster(name: str, raw: RawSettings) -> ClusterSettings:
+    credentials = read_credentials(raw)
+    trust = read_trust(raw)
+    warnings = next(iter(raw.values()))[0].source.warnings
     if not trust.verify:
         warnings.append(
-            f'Certificate checks are off for cluster "{name}" ({found["verify"][0].label}), so anyone on the '
+            f'Certificate checks are off for cluster "{name}" ({raw["verify"][0].label}), so anyone on the '
             "network path can read its credentials: trust its certificate by fingerprint or CA file instead."
         )
-    endpoints = read_endpoints(found)
+    endpoints = read_endpoints(raw)
     if trust.fingerprint and len(endpoints) > 1:
         warnings.append(
             f'Cluster "{name}" has several addresses but one fingerprint, and each node has its own '
             "certificate: use the cluster's CA file instead, or only one node will be trusted."
         )
-    return ClusterSettings(
-        name=name,
-        connection=Connection(endpoints, credentials, trust, _limits(found)),
-        default_node=read(found, "default_node", as_text, None),
-        default_storage=read(found, "default_storage", as_text, None),
-        default_bridge=read(found, "default_bridge", as_text, None),
-        access=read(found, "own_access", as_access, None),
-    )
-
-
-def _limits(found: RawSettings) -> Limits:
-    default = Limits()
-    request = read(found, "request_seconds", _request_seconds, default.request_seconds)
-    return Limits(
-        request_seconds=request,
-        total_seconds=read(found, "total_seconds", as_time_limit, max(default.total_seconds, request)),
-        connections=read(found, "connections", as_connections, default.connections),
-        answer_bytes=read(found, "answer_bytes", as_answer_size, default.answer_bytes),
-    )
-
-
-def _request_seconds(given: RawSetting) -> float:
-    """brynnjocelyn's variable and file use milliseconds."""
-    if given.spelling not in ("PROXMOX_TIMEOUT", "timeout"):
-        return as_time_limit(given)
-    return whole_number(given, 1000, 3_600_000) / 1000
+    limits = read_options(LIMITS, raw)
+    if "request_seconds" in limits:
+        limits.setdefault("total_seconds", max(Limits().total_seconds, limits["request_seconds"]))
+    connection = Connection(endpoints, credentials, trust, Limits(**limits))
+    return ClusterSettings(name, connection, **read_options(options_of(ClusterSettings), raw))

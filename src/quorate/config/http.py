@@ -1,72 +1,233 @@
-"""Settings of the HTTP server; read only for `serve --http`."""
+"""Settings of the HTTP server: `[http]`, read only for `serve --http`."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from quorate.config.raw import RawSetting, RawSettings
-from quorate.config.settings import ConfigError
+from quorate.config.sources import (
+    ConfigError,
+    Option,
+    RawSetting,
+    RawSettings,
+    Source,
+    Table,
+    in_arguments,
+    in_named_table,
+    in_variables,
+    merge,
+    option,
+    options_of,
+    table,
+)
 from quorate.config.values import (
-    as_choice,
+    WholeNumber,
     as_count,
     as_path,
+    as_switch,
     as_text,
     as_texts,
     as_time_limit,
     as_waiting_time,
-    read,
-    whole_number,
+    read_options,
 )
 
+USUAL_HOST = "127.0.0.1"
 USUAL_PORT = 8806
 MCP_PATH = "/mcp"
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII)
 
 
+def _as_address(raw: RawSetting) -> tuple[str, int]:
+    """HOST:PORT, :PORT or a port; an IPv6 address in brackets."""
+    host, _, port = as_text(raw).rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535 or (":" in host and bare == host):
+        raise ConfigError(f"{raw.label} must be HOST:PORT, such as 127.0.0.1:{USUAL_PORT}.")
+    return bare or USUAL_HOST, int(port)
+
+
+def _as_origin(raw: RawSetting) -> str:
+    return _origin(as_text(raw), raw.label)
+
+
+def _as_origins(raw: RawSetting) -> tuple[str, ...]:
+    return tuple(_origin(text, raw.label) for text in as_texts(raw))
+
+
+def _origin(text: str, label: str) -> str:
+    parts = urlsplit(text.lower())
+    try:
+        usable = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not _HOST.fullmatch(_without_port(parts.netloc)) or parts.path.strip("/") or parts.query:
+        raise ConfigError(f"{label} must be an address without a path, such as https://quorate.example.com.")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _as_hosts(raw: RawSetting) -> tuple[str, ...]:
+    hosts = tuple(text.lower() for text in as_texts(raw))
+    for host in hosts:
+        if not _HOST.fullmatch(_without_port(host)):
+            raise ConfigError(f"{raw.label} must be host names, with or without a port, not {host!r}.")
+    return hosts
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":\d{1,5}$", "", host)
+
+
+def _as_networks(raw: RawSetting) -> tuple[str, ...]:
+    networks = []
+    for text in as_texts(raw):
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            raise ConfigError(f"{raw.label} must be IP addresses or networks, not {text!r}.") from None
+        if network.prefixlen == 0:
+            raise ConfigError(f"{raw.label} must name the proxies: {text} would trust every address.")
+        networks.append(str(network))
+    return tuple(networks)
+
+
+def _as_secure_url(raw: RawSetting) -> str:
+    """HTTPS, or this machine: anyone who can alter the response can forge tokens."""
+    text = as_text(raw)
+    parts = urlsplit(text)
+    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.hostname is None or parts.query or parts.fragment or parts.scheme not in ("https", "http"):
+        raise ConfigError(f"{raw.label} must be a URL, such as https://login.example.com.")
+    if parts.scheme == "http" and not local:
+        raise ConfigError(f"{raw.label} must start with https://.")
+    return text
+
+
+def _as_file(raw: RawSetting) -> Path:
+    path = as_path(raw)
+    if not path.is_file():
+        raise ConfigError(f"{raw.label} must be a file, and there is no {path}.")
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    host: str = "127.0.0.1"
+    host: str = USUAL_HOST
     port: int = USUAL_PORT
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    public_url: str | None = None
-    """The URL that callers use, such as https://quorate.example.com; without a path."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Additional accepted names in the Host header."""
-    allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may call the server."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted."""
-    issuer: str | None = None
-    audience: tuple[str, ...] = ()
-    jwks_url: str | None = None
-    client_id: str | None = None
-    """The console's client id at the issuer, so that people can log in there."""
-    rate_limit: int = 600
-    """Requests per minute and caller; 0 means no limit."""
-    failure_limit: int = 10
-    """Failed logins per minute and address; 0 means no limit."""
-    body_limit: int = 4 * 1024 * 1024
-    body_seconds: float = 30.0
-    """Time limit for receiving a request body."""
-    caller_limit: int = 100
-    """Concurrent requests per caller, including listening streams; 0 means no limit."""
-    address_limit: int = 500
-    """Concurrent connections per address; 0 means no limit."""
-    connection_limit: int = 2000
-    """Concurrent connections."""
-    sessions: bool | None = None
-    """Whether older clients get sessions; None means yes, unless replicas share the state."""
-    open_metrics: bool = False
-    drain_seconds: float = 0.0
-    """How long calls are still accepted after the signal to stop, while readiness already reports 503."""
-    grace_seconds: float = 50.0
-    """How long running calls may take to finish after that."""
+    tls_cert: Path | None = option(
+        "the certificate for HTTPS with its chain, a PEM file; reloaded when it changes",
+        _as_file,
+        "QUORATE_HTTP_TLS_CERT",
+        flag="--tls-cert",
+    )
+    tls_key: Path | None = option(
+        "its key, a PEM file without a passphrase", _as_file, "QUORATE_HTTP_TLS_KEY", flag="--tls-key"
+    )
+    trusted_proxies: tuple[str, ...] = option(
+        "addresses or networks of the reverse proxy, whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted",
+        _as_networks,
+        "QUORATE_HTTP_TRUSTED_PROXIES",
+        flag="--trusted-proxies",
+        default=(),
+    )
+    public_url: str | None = option(
+        "the URL that callers use, without a path: `https://quorate.example.com`",
+        _as_origin,
+        "QUORATE_HTTP_PUBLIC_URL",
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        "names that callers may use in addition to those in the certificate, with or without a port",
+        _as_hosts,
+        "QUORATE_HTTP_ALLOWED_HOSTS",
+        flag="--allowed-hosts",
+        default=(),
+    )
+    allowed_origins: tuple[str, ...] = option(
+        "web pages that may call it: `https://inspector.example.com`",
+        _as_origins,
+        "QUORATE_HTTP_ALLOWED_ORIGINS",
+        default=(),
+    )
+    issuer: str | None = option(
+        "the issuer whose access tokens are accepted, in addition to those of `quorate tokens`",
+        _as_secure_url,
+        "QUORATE_HTTP_OAUTH_ISSUER",
+        keys=("oauth_issuer",),
+    )
+    audience: tuple[str, ...] = option(
+        "the audience that tokens must have",
+        as_texts,
+        "QUORATE_HTTP_OAUTH_AUDIENCE",
+        keys=("oauth_audience",),
+        default=(),
+        usual=f"`public_url` followed by `{MCP_PATH}`",
+    )
+    jwks_url: str | None = option(
+        "URL of its keys",
+        _as_secure_url,
+        "QUORATE_HTTP_OAUTH_JWKS_URL",
+        keys=("oauth_jwks_url",),
+        usual="from the issuer's metadata",
+    )
+    client_id: str | None = option(
+        "client id of the [console](console.md) at the issuer, so that people can log in there",
+        as_text,
+        "QUORATE_HTTP_OAUTH_CLIENT_ID",
+        keys=("oauth_client_id",),
+    )
+    rate_limit: int = option(
+        "requests per minute for each caller; 0 means no limit", as_count, "QUORATE_HTTP_RATE_LIMIT", default=600
+    )
+    failure_limit: int = option(
+        "failed attempts per minute for each address, after which further failures are refused; 0 means no limit",
+        as_count,
+        "QUORATE_HTTP_FAILURE_LIMIT",
+        default=10,
+    )
+    body_limit: int = option(
+        "bytes per request", WholeNumber(4096, 100_000_000), "QUORATE_HTTP_BODY_LIMIT", default=4 * 1024 * 1024
+    )
+    body_seconds: float = option(
+        "how long the body of a request may take to arrive", as_time_limit, "QUORATE_HTTP_BODY_SECONDS", default=30.0
+    )
+    caller_limit: int = option(
+        "concurrent requests per caller, including listening streams; 0 means no limit",
+        as_count,
+        "QUORATE_HTTP_CALLER_LIMIT",
+        default=100,
+    )
+    address_limit: int = option(
+        "concurrent connections per address; 0 means no limit", as_count, "QUORATE_HTTP_ADDRESS_LIMIT", default=500
+    )
+    connection_limit: int = option(
+        "concurrent connections", WholeNumber(10, 100_000), "QUORATE_HTTP_CONNECTION_LIMIT", default=2000
+    )
+    sessions: bool | None = option(
+        "whether older clients get sessions",
+        as_switch,
+        "QUORATE_HTTP_SESSIONS",
+        usual="`true`, with state in PostgreSQL `false`",
+    )
+    open_metrics: bool = option(
+        "`true` shows `/metrics` to everyone", as_switch, "QUORATE_HTTP_OPEN_METRICS", default=False
+    )
+    drain_seconds: float = option(
+        "how long to accept calls after SIGTERM, while `/readyz` already reports 503",
+        as_waiting_time,
+        "QUORATE_HTTP_DRAIN_SECONDS",
+        default=0.0,
+    )
+    grace_seconds: float = option(
+        "how long running calls may take to finish after that",
+        as_waiting_time,
+        "QUORATE_HTTP_GRACE_SECONDS",
+        default=50.0,
+    )
 
     @property
     def loopback(self) -> bool:
@@ -90,133 +251,45 @@ class HttpSettings:
         return self.tls_cert is not None
 
 
-def read_http(found: RawSettings) -> HttpSettings:
-    default = HttpSettings()
-    host, port = read(found, "http", _as_address, (default.host, default.port))
-    public_url = read(found, "public_url", _as_origin, None)
-    settings = HttpSettings(
-        host=host,
-        port=port,
-        tls_cert=read(found, "tls_cert", _as_file, None),
-        tls_key=read(found, "tls_key", _as_file, None),
-        public_url=public_url,
-        allowed_hosts=read(found, "allowed_hosts", _as_hosts, ()),
-        allowed_origins=read(found, "allowed_origins", _as_origins, ()),
-        trusted_proxies=read(found, "trusted_proxies", _as_networks, ()),
-        issuer=read(found, "oauth_issuer", _as_secure_url, None),
-        audience=read(found, "oauth_audience", _as_audience, (f"{public_url}{MCP_PATH}",) if public_url else ()),
-        jwks_url=read(found, "oauth_jwks_url", _as_secure_url, None),
-        client_id=read(found, "oauth_client_id", as_text, None),
-        rate_limit=read(found, "rate_limit", as_count, default.rate_limit),
-        failure_limit=read(found, "failure_limit", as_count, default.failure_limit),
-        body_limit=read(found, "body_limit", _as_bytes, default.body_limit),
-        body_seconds=read(found, "body_seconds", as_time_limit, default.body_seconds),
-        caller_limit=read(found, "caller_limit", as_count, default.caller_limit),
-        address_limit=read(found, "address_limit", as_count, default.address_limit),
-        connection_limit=read(found, "connection_limit", _as_connections, default.connection_limit),
-        sessions=read(found, "sessions", as_choice, None),
-        open_metrics=read(found, "open_metrics", as_choice, False),
-        drain_seconds=read(found, "drain_seconds", as_waiting_time, default.drain_seconds),
-        grace_seconds=read(found, "grace_seconds", as_waiting_time, default.grace_seconds),
-    )
-    _refuse_incomplete(settings, found)
+HTTP: Table = {
+    **table(
+        http=Option(
+            "where to listen; the flag takes the same `HOST:PORT`",
+            _as_address,
+            variables=("QUORATE_HTTP_LISTEN",),
+            keys=("listen",),
+            flag="--http",
+            usual=f"`{USUAL_HOST}:{USUAL_PORT}`",
+        )
+    ),
+    **options_of(HttpSettings),
+}
+
+
+def read_http(
+    flags: Mapping[str, str | None], process: Source, document: Mapping[str, object], toml: Source
+) -> HttpSettings:
+    raw = merge(in_arguments(HTTP, flags), in_variables(HTTP, process), in_named_table("http", document, HTTP, toml))
+    values = read_options(HTTP, raw)
+    if "http" in values:
+        values["host"], values["port"] = values.pop("http")
+    if "public_url" in values:
+        values.setdefault("audience", (f"{values['public_url']}{MCP_PATH}",))
+    settings = HttpSettings(**values)
+    _refuse_incomplete(settings, raw)
     return settings
 
 
-def _refuse_incomplete(settings: HttpSettings, found: RawSettings) -> None:
+def _refuse_incomplete(settings: HttpSettings, raw: RawSettings) -> None:
     """Some settings only make sense together."""
-    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-        if one in found and other not in found:
-            raise ConfigError(f"{found[one][0].label} needs {other}: set both.")
+    for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if name in raw and other not in raw:
+            raise ConfigError(f"{raw[name][0].label} needs {other}: set both.")
     if settings.issuer and not settings.audience:
         raise ConfigError(
-            f"{found['oauth_issuer'][0].label} needs public_url or oauth_audience: tokens issued for other services "
+            f"{raw['issuer'][0].label} needs public_url or oauth_audience: tokens issued for other services "
             "must not be accepted."
         )
-    for lone in ("oauth_audience", "oauth_jwks_url", "oauth_client_id"):
-        if lone in found and settings.issuer is None:
-            raise ConfigError(f"{found[lone][0].label} needs oauth_issuer: without it no tokens are accepted.")
-
-
-def _as_address(given: RawSetting) -> tuple[str, int]:
-    """HOST:PORT, :PORT or a port; an IPv6 address in brackets."""
-    host, _, port = as_text(given).rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not port.isascii() or not port.isdecimal() or int(port) > 65535 or (":" in host and bare == host):
-        raise ConfigError(f"{given.label} must be HOST:PORT, such as 127.0.0.1:{USUAL_PORT}.")
-    return bare or HttpSettings().host, int(port)
-
-
-def _as_origin(given: RawSetting) -> str:
-    return _origin(as_text(given), given.label)
-
-
-def _as_origins(given: RawSetting) -> tuple[str, ...]:
-    return tuple(_origin(text, given.label) for text in as_texts(given))
-
-
-def _origin(text: str, label: str) -> str:
-    parts = urlsplit(text.lower())
-    try:
-        usable = parts.scheme in ("http", "https") and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or not _HOST.fullmatch(_without_port(parts.netloc)) or parts.path.strip("/") or parts.query:
-        raise ConfigError(f"{label} must be an address without a path, such as https://quorate.example.com.")
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _as_hosts(given: RawSetting) -> tuple[str, ...]:
-    hosts = tuple(text.lower() for text in as_texts(given))
-    for host in hosts:
-        if not _HOST.fullmatch(_without_port(host)):
-            raise ConfigError(f"{given.label} must be host names, with or without a port, not {host!r}.")
-    return hosts
-
-
-def _without_port(host: str) -> str:
-    return re.sub(r":\d{1,5}$", "", host)
-
-
-def _as_networks(given: RawSetting) -> tuple[str, ...]:
-    networks = []
-    for text in as_texts(given):
-        try:
-            network = ipaddress.ip_network(text, strict=False)
-        except ValueError:
-            raise ConfigError(f"{given.label} must be IP addresses or networks, not {text!r}.") from None
-        if network.prefixlen == 0:
-            raise ConfigError(f"{given.label} must name the proxies: {text} would trust every address.")
-        networks.append(str(network))
-    return tuple(networks)
-
-
-def _as_secure_url(given: RawSetting) -> str:
-    """HTTPS, or this machine: anyone who can alter the response can forge tokens."""
-    text = as_text(given)
-    parts = urlsplit(text)
-    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    if parts.hostname is None or parts.query or parts.fragment or parts.scheme not in ("https", "http"):
-        raise ConfigError(f"{given.label} must be a URL, such as https://login.example.com.")
-    if parts.scheme == "http" and not local:
-        raise ConfigError(f"{given.label} must start with https://.")
-    return text
-
-
-def _as_audience(given: RawSetting) -> tuple[str, ...]:
-    return tuple(as_texts(given))
-
-
-def _as_bytes(given: RawSetting) -> int:
-    return whole_number(given, 4096, 100_000_000)
-
-
-def _as_connections(given: RawSetting) -> int:
-    return whole_number(given, 10, 100_000)
-
-
-def _as_file(given: RawSetting) -> Path:
-    path = as_path(given)
-    if not path.is_file():
-        raise ConfigError(f"{given.label} must be a file, and there is no {path}.")
-    return path
+    for lone in ("audience", "jwks_url", "client_id"):
+        if lone in raw and settings.issuer is None:
+            raise ConfigError(f"{raw[lone][0].label} needs oauth_issuer: without it no tokens are accepted.")

@@ -5,25 +5,35 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
-from quorate.config.names import suggest_setting
-from quorate.config.raw import RawSetting, RawSettings
-from quorate.config.settings import Access, Approval, ConfigError
+from quorate.config.sources import ConfigError, RawSetting, RawSettings, Table, suggest_setting, text_of
+from quorate.secret import Secret
 
 T = TypeVar("T")
 Default = TypeVar("Default")
+Word = TypeVar("Word", bound=str)
 
 
-def read(found: RawSettings, setting: str, reader: Callable[[RawSetting], T], default: Default) -> T | Default:
-    return require_agreement(found[setting], reader) if setting in found else default
+def read_options(options: Table, raw: RawSettings) -> dict[str, Any]:
+    """The values of the options that are set and have a reader of their own."""
+    return {
+        name: require_agreement(raw[name], declared.reader)
+        for name, declared in options.items()
+        if declared.reader is not None and name in raw
+    }
 
 
-def require_agreement(givens: list[RawSetting], reader: Callable[[RawSetting], T]) -> T:
+def read(raw: RawSettings, name: str, reader: Callable[[RawSetting], T], default: Default) -> T | Default:
+    return require_agreement(raw[name], reader) if name in raw else default
+
+
+def require_agreement(values: list[RawSetting], reader: Callable[[RawSetting], T]) -> T:
     """The value of a setting; if it is given in several spellings, they must agree."""
-    first, *others = givens
+    first, *others = values
     value = reader(first)
     for other in others:
         if reader(other) != value:
@@ -31,132 +41,157 @@ def require_agreement(givens: list[RawSetting], reader: Callable[[RawSetting], T
     return value
 
 
-def contradiction(one: RawSetting, other: RawSetting, remedy: str = "keep only one of them") -> NoReturn:
-    raise ConfigError(f"{one.label} and {other.label} contradict each other: {remedy}.")
+def contradiction(first: RawSetting, second: RawSetting, remedy: str = "keep only one of them") -> NoReturn:
+    raise ConfigError(f"{first.label} and {second.label} contradict each other: {remedy}.")
 
 
-def as_text(given: RawSetting) -> str:
-    if not isinstance(given.value, str) or not given.value.strip():
-        raise ConfigError(f"{given.label} must be a non-empty string.")
-    return given.value.strip()
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def as_texts(given: RawSetting) -> list[str]:
+def as_text(raw: RawSetting) -> str:
+    if not isinstance(raw.value, str) or not raw.value.strip():
+        raise ConfigError(f"{raw.label} must be a non-empty string.")
+    return raw.value.strip()
+
+
+def as_texts(raw: RawSetting) -> tuple[str, ...]:
     """A list in TOML, or comma-separated words."""
-    parts = given.value if isinstance(given.value, list) else as_text(given).split(",")
+    parts = raw.value if isinstance(raw.value, list) else as_text(raw).split(",")
     if not all(isinstance(part, str) for part in parts):
-        raise ConfigError(f"{given.label} must be a string or a list of strings.")
-    texts = [part.strip() for part in parts if part.strip()]
+        raise ConfigError(f"{raw.label} must be a string or a list of strings.")
+    texts = tuple(part.strip() for part in parts if part.strip())
     if not texts:
-        raise ConfigError(f"{given.label} must not be empty.")
+        raise ConfigError(f"{raw.label} must not be empty.")
     return texts
 
 
-def as_path(given: RawSetting) -> Path:
-    return given.source.path(as_text(given))
+def as_lower_texts(raw: RawSetting) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.lower() for name in as_texts(raw)))
 
 
-def as_folders(given: RawSetting) -> tuple[Path, ...]:
-    """Absolute, because callers name files in them by their whole path."""
-    folders = tuple(Path(os.path.normpath(given.source.path(text))) for text in as_texts(given))
-    for folder in folders:
-        if folder == folder.parent:
-            raise ConfigError(f"{given.label} must not contain {folder}: every file is below it.")
-    return folders
+def as_toolsets(raw: RawSetting) -> tuple[str, ...]:
+    return toolset_names(as_texts(raw))
 
 
-def as_flag(given: RawSetting) -> bool | None:
-    """None if it is neither true nor false."""
-    if isinstance(given.value, bool):
-        return given.value
-    word = as_text(given).lower()
-    if word in ("true", "1", "yes", "on"):
-        return True
-    return False if word in ("false", "0", "no", "off") else None
-
-
-def as_choice(given: RawSetting) -> bool:
-    flag = as_flag(given)
-    if flag is None:
-        raise ConfigError(f"{given.label} must be true or false.")
-    return flag
-
-
-def as_port(given: RawSetting) -> int:
-    return whole_number(given, 1, 65535)
-
-
-def as_connections(given: RawSetting) -> int:
-    return whole_number(given, 1, 1000)
-
-
-def as_answer_size(given: RawSetting) -> int:
-    return whole_number(given, 1_000_000, 1_000_000_000)
-
-
-def as_count(given: RawSetting) -> int:
-    return whole_number(given, 0, 1_000_000)
-
-
-def as_time_limit(given: RawSetting) -> float:
-    return number(given, 1, 3600)
-
-
-def as_waiting_time(given: RawSetting) -> float:
-    return number(given, 0, 3600)
-
-
-def as_access(given: RawSetting) -> Access:
-    word = as_text(given).lower()
-    try:
-        return Access(word)
-    except ValueError:
-        hint = suggest_setting(word, Access)
-        raise ConfigError(f"{given.label} must be read, operate or admin.{hint}") from None
-
-
-def as_approval(given: RawSetting) -> Approval:
-    word = as_text(given).lower()
-    try:
-        return Approval(word)
-    except ValueError:
-        hint = suggest_setting(word, Approval)
-        raise ConfigError(f"{given.label} must be ask, token or none.{hint}") from None
-
-
-def as_state(given: RawSetting) -> str:
-    """A path, or a database URL."""
-    text = as_text(given)
-    return text if "://" in text else str(as_path(given))
-
-
-def as_surfaces(given: RawSetting) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.lower() for name in as_texts(given)))
-
-
-def as_toolsets(given: RawSetting) -> tuple[str, ...]:
-    return toolset_names(as_texts(given))
-
-
-def toolset_names(texts: list[str]) -> tuple[str, ...]:
+def toolset_names(texts: Iterable[str]) -> tuple[str, ...]:
     """`+backups` adds to the default tools; `backups` alone replaces them."""
     names = [name.lower() for name in texts]
     default = ("default",) if names and all(name.startswith("+") for name in names) else ()
     return tuple(dict.fromkeys([*default, *(name.removeprefix("+") for name in names)]))
 
 
-def whole_number(given: RawSetting, lowest: int, highest: int) -> int:
-    found = number(given, lowest, highest)
-    if found != int(found):
-        raise ConfigError(f"{given.label} must be a whole number from {lowest} to {highest}.")
-    return int(found)
+class Choice(Generic[Word]):
+    """Reads one of several words, or a member of an enumeration of words."""
+
+    def __init__(self, words: Iterable[Word]) -> None:
+        self.words = tuple(words)
+
+    def __call__(self, raw: RawSetting) -> Word:
+        text = as_text(raw).lower()
+        for word in self.words:
+            if word == text:
+                return word
+        raise ConfigError(f"{raw.label} must be {self}.{suggest_setting(text, self.words)}")
+
+    def __str__(self) -> str:
+        few = len(self.words) <= 3
+        return f"{', '.join(self.words[:-1])} or {self.words[-1]}" if few else f"one of {', '.join(self.words)}"
 
 
-def number(given: RawSetting, lowest: float, highest: float) -> float:
-    found = math.nan
-    if isinstance(given.value, int | float | str) and not isinstance(given.value, bool):
-        with contextlib.suppress(ValueError, OverflowError):
-            found = float(given.value)
-    if not lowest <= found <= highest:
-        raise ConfigError(f"{given.label} must be a number from {lowest:g} to {highest:g}.")
-    return found
+# -- switches and numbers ----------------------------------------------------------------------------------------------
+
+
+def as_flag(raw: RawSetting) -> bool | None:
+    """None if it is neither true nor false."""
+    if isinstance(raw.value, bool):
+        return raw.value
+    word = as_text(raw).lower()
+    if word in ("true", "1", "yes", "on"):
+        return True
+    return False if word in ("false", "0", "no", "off") else None
+
+
+def as_switch(raw: RawSetting) -> bool:
+    flag = as_flag(raw)
+    if flag is None:
+        raise ConfigError(f"{raw.label} must be true or false.")
+    return flag
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Reads a number within bounds."""
+
+    lowest: float
+    highest: float
+
+    def __call__(self, raw: RawSetting) -> float:
+        number = math.nan
+        if isinstance(raw.value, int | float | str) and not isinstance(raw.value, bool):
+            with contextlib.suppress(ValueError, OverflowError):
+                number = float(raw.value)
+        if not self.lowest <= number <= self.highest:
+            raise ConfigError(f"{raw.label} must be a number from {self.lowest:g} to {self.highest:g}.")
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """Reads a whole number within bounds."""
+
+    lowest: int
+    highest: int
+
+    def __call__(self, raw: RawSetting) -> int:
+        number = Number(self.lowest, self.highest)(raw)
+        if number != int(number):
+            raise ConfigError(f"{raw.label} must be a whole number from {self.lowest} to {self.highest}.")
+        return int(number)
+
+
+as_count = WholeNumber(0, 1_000_000)
+as_port = WholeNumber(1, 65535)
+as_time_limit = Number(1, 3600)
+as_waiting_time = Number(0, 3600)
+
+# -- files and secrets -------------------------------------------------------------------------------------------------
+
+
+def as_path(raw: RawSetting) -> Path:
+    return raw.source.path(as_text(raw))
+
+
+def as_folders(raw: RawSetting) -> tuple[Path, ...]:
+    """Absolute, because callers name files in them by their whole path."""
+    folders = tuple(Path(os.path.normpath(raw.source.path(text))) for text in as_texts(raw))
+    for folder in folders:
+        if folder == folder.parent:
+            raise ConfigError(f"{raw.label} must not contain {folder}: every file is below it.")
+    return folders
+
+
+def as_secret(raw: RawSetting) -> Secret:
+    """A secret, or a reference to one; a secret in a file that others can read is warned about."""
+    match raw.value:
+        case str(text):
+            file = raw.source.file
+            if file and _is_open_to_others(file):
+                raw.source.warnings.append(
+                    f"{file} contains a secret and other users can read it: run `chmod 600 {file}`."
+                )
+        case {"file": str(name), **rest} if not rest:
+            text = text_of(raw.source.path(name), f"file of {raw.label},").strip("\r\n")
+        case {"env": str(name), **rest} if not rest:
+            if name not in raw.source.variables:
+                raise ConfigError(f"{raw.label} refers to the variable {name}, which is not set: set it.")
+            text = raw.source.variables[name]
+        case _:
+            raise ConfigError(f'{raw.label} must be a string, {{ file = "PATH" }} or {{ env = "NAME" }}.')
+    if not text.strip():
+        raise ConfigError(f"{raw.label} is empty: set it to the secret.")
+    return Secret(text)
+
+
+def _is_open_to_others(file: Path) -> bool:
+    # Windows stores permissions elsewhere and always reports these bits.
+    return os.name == "posix" and bool(file.stat().st_mode & 0o044)

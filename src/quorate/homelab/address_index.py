@@ -15,12 +15,11 @@ from functools import partial
 from typing import NamedTuple
 
 from quorate.homelab.host import Host
-from quorate.inside.interfaces import is_usable, read_interfaces, strip_prefix
-from quorate.inside.node_addresses import addresses_of_nodes
+from quorate.inside.guest_addresses import is_usable, read_interfaces, strip_prefix
 from quorate.problems import Problem, Refused
 from quorate.pve import values
-from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.connection import Clock
 from quorate.pve.tasks import gather_bounded
 from quorate.ssh.target import split_port
 
@@ -53,29 +52,28 @@ class AddressIndex:
 
     async def find_aliases(self, host: Host, hosts: list[Host]) -> list[Host]:
         """The hosts that are the same machine under another name."""
-        others = [one for one in hosts if one.port == host.port and one.name != host.name]
-        here, *there = await asyncio.gather(*(self._ips(one.address) for one in (host, *others)))
-        return [one for one, ips in zip(others, there, strict=True) if ips & here]
+        others = [other for other in hosts if other.port == host.port and other.name != host.name]
+        here, *there = await asyncio.gather(*(self._ips(candidate.address) for candidate in (host, *others)))
+        return [other for other, ips in zip(others, there, strict=True) if ips & here]
 
     async def find_member(self, cluster: Cluster, host: Host) -> Member | None:
         """The node or guest of the cluster that is at the host's address."""
         ips = await self._ips(host.address)
-        found = [one for one in await self._load_members(cluster) if one.ip in ips and one.port in (None, host.port)]
-        return min(found, key=lambda one: one.port is None, default=None)  # an exact port beats any port
+        return _pick_member(await self._load_members(cluster), ips, host.port)
 
     async def find_node(self, cluster: Cluster, host: Host) -> str | None:
         """The node of the cluster at the host's address, without asking guests. Raises if the cluster is silent."""
         async with self._asking[cluster.name]:
             known = self._nodes.get(cluster.name)
-            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+            if known is None or self._is_old(known[0]):
                 try:
                     known = self._nodes[cluster.name] = self._clock.monotonic(), await self._nodes_of(cluster)
                 except Problem:
                     if known is None:
                         raise
         ips = await self._ips(host.address)
-        found = [one for one in known[1] if one.ip in ips and one.port in (None, host.port)]
-        return min(found, key=lambda one: one.port is None).id if found else None
+        member = _pick_member(known[1], ips, host.port)
+        return member.id if member else None
 
     async def find_guest_by_name(self, cluster: Cluster, host: Host) -> Guest | None:
         """The guest of the host's name, if it is at the host's address. Only guests of that name are asked."""
@@ -92,7 +90,7 @@ class AddressIndex:
     async def _load_members(self, cluster: Cluster) -> list[Member]:
         async with self._asking[cluster.name]:  # concurrent lookups share one request
             known = self._members.get(cluster.name)
-            if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+            if known is None or self._is_old(known[0]):
                 try:
                     known = self._clock.monotonic(), await self._members_of(cluster)
                     self._members[cluster.name] = known
@@ -115,6 +113,8 @@ class AddressIndex:
         return [*nodes, *await self._resolve_members(endpoints)]
 
     async def _nodes_of(self, cluster: Cluster) -> list[Member]:
+        from quorate.inside.pct import addresses_of_nodes  # with SSH, which a call that reaches no host does without
+
         nodes = await addresses_of_nodes(cluster)
         endpoints = [("node", node, *split_port(address)) for node, addresses in nodes.items() for address in addresses]
         return await self._resolve_members(endpoints)
@@ -133,31 +133,40 @@ class AddressIndex:
             return frozenset([_plain(address)])
         name = address.lower()
         known = self._resolved.get(name)
-        if known is None or self._clock.monotonic() - known[0] > LIFE_SECONDS:
+        if known is None or self._is_old(known[0]):
             asking = self._asking_for.get(name)
             if asking is None:  # concurrent lookups share one request
                 asking = self._asking_for[name] = asyncio.ensure_future(self._resolve(name))
             known = await asyncio.shield(asking)
         return known[1]
 
+    def _is_old(self, time: float) -> bool:
+        return self._clock.monotonic() - time > LIFE_SECONDS
+
     async def _resolve(self, name: str) -> tuple[float, frozenset[str]]:
         try:
-            found = await _lookup_addresses(name)
+            addresses = await _lookup_addresses(name)
         finally:
             del self._asking_for[name]
         if len(self._resolved) >= MOST_NAMES:  # callers choose the names
             self._resolved.clear()
-        self._resolved[name] = self._clock.monotonic(), found
+        self._resolved[name] = self._clock.monotonic(), addresses
         return self._resolved[name]
+
+
+def _pick_member(members: list[Member], ips: frozenset[str], port: int) -> Member | None:
+    """The member at one of the addresses; one with exactly this port beats one at any port."""
+    matches = [member for member in members if member.ip in ips and member.port in (None, port)]
+    return min(matches, key=lambda member: member.port is None, default=None)
 
 
 async def _lookup_addresses(name: str) -> frozenset[str]:
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
-            found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            infos = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError):
         return frozenset([name.lower().rstrip(".")])
-    return frozenset(_plain(str(one[4][0])) for one in found)
+    return frozenset(_plain(str(info[4][0])) for info in infos)
 
 
 def _plain(ip: str) -> str:
@@ -168,7 +177,7 @@ def _plain(ip: str) -> str:
 
 
 def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """A socket connected to one of our own addresses has that address itself. Nothing is sent."""
+    """True for an address of this machine: a socket connected to it has that address itself. Nothing is sent."""
     if ip.is_loopback or ip.is_unspecified:
         return True
     try:
@@ -193,11 +202,11 @@ async def reported_addresses(guest: Guest) -> list[str]:
     shown: list[str] = []
     with contextlib.suppress(Problem, TimeoutError):
         async with asyncio.timeout(GUEST_SECONDS):
-            shown += [one for card in await read_interfaces(guest) for one in card.addresses]
+            shown += [address for card in await read_interfaces(guest) for address in card.addresses]
     with contextlib.suppress(Problem, TimeoutError):
         async with asyncio.timeout(GUEST_SECONDS):
             shown += _configured_addresses(await guest.get("config"))
-    return list(dict.fromkeys(strip_prefix(one) for one in shown if is_usable(one)))
+    return list(dict.fromkeys(strip_prefix(address) for address in shown if is_usable(address)))
 
 
 def _configured_addresses(config: dict[str, object]) -> list[str]:

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from quorate.documents import Unreadable, read_json
-from quorate.hints import HOST_REGISTER, Advice
+from quorate.hints import Advice, tools
 from quorate.homelab.machines import Machine
+from quorate.homelab.services.catalogue import tasks_in
 from quorate.homelab.services.programs import environment, private_folder, run_program, trusted_keys, write_private
-from quorate.homelab.services.template import tasks_in
 from quorate.problems import BadArgument, NotConfigured, ServerFailed, TaskFailed, TimedOut
 from quorate.pve.tasks import Report
 from quorate.ssh.target import SshTarget
@@ -128,13 +128,14 @@ async def play(
     if machine.target is None or machine.ssh is None:
         raise NotConfigured(
             f"Ansible needs SSH, but {machine} is reached through the {machine.transport.description}",
-            next_step=Advice("Register it with the address of its SSH server", HOST_REGISTER),
+            next_step=Advice("Register it with the address of its SSH server", tools.host_register),
         )
+    flags = " ".join(["--diff", *(["--check"] if check else []), *([f"--tags={','.join(tags)}"] if tags else [])])
     private_folder(work, "ansible")
     folder = private_folder(work, "ansible", f"run-{secrets.token_hex(8)}")
     try:
         await asyncio.to_thread(_fill, folder, machine, machine.target, playbook, variables)
-        return await _run(folder, _flags(tags, check=check), tasks_in(playbook) + 1, seconds, report)
+        return await _run(folder, flags, tasks_in(playbook) + 1, seconds, report)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, True)
 
@@ -142,7 +143,7 @@ async def play(
 async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Report | None) -> Run:
     line = (sys.executable, "-m", "ansible_runner", "run", str(folder), "-p", "playbook.yml", "--json",
             "--ident", "run", f"--cmdline={flags}")  # fmt: skip
-    run, said = Run(), ""
+    run, message = Run(), ""
     try:
         async with run_program(line, folder, _surroundings(folder), seconds) as (process, ended):
             assert process.stdout is not None
@@ -150,11 +151,11 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
                 try:
                     event = read_json(raw, dict[str, Any])
                 except Unreadable:
-                    said = raw.decode("utf-8", "replace").strip() or said
+                    message = raw.decode("utf-8", "replace").strip() or message
                     continue
                 run.note(event)
                 if event.get("event") == "error" or event.get("event") == "verbose":
-                    said = str(event.get("stdout") or said)
+                    message = str(event.get("stdout") or message)
                 if report is not None and event.get("event") == "playbook_on_task_start":
                     await report(min(95.0, 95.0 * (run.begun - 1) / whole), 100.0, run.task)
     except TimedOut as late:
@@ -170,11 +171,7 @@ async def _run(folder: Path, flags: str, whole: int, seconds: float, report: Rep
             next_step=AGAIN,
             facts=run.as_dict(),
         )
-    raise ServerFailed("Ansible could not run the playbook", why=(said or ended.stderr.strip())[-WORDS:] or None)
-
-
-def _flags(tags: Sequence[str], *, check: bool) -> str:
-    return " ".join(["--diff", *(["--check"] if check else []), *([f"--tags={','.join(tags)}"] if tags else [])])
+    raise ServerFailed("Ansible could not run the playbook", why=(message or ended.stderr.strip())[-WORDS:] or None)
 
 
 def _surroundings(folder: Path) -> dict[str, str]:
@@ -217,8 +214,8 @@ def _literally(values: Mapping[str, Any]) -> str:
 
 
 def _connection(folder: Path, machine: Machine, target: SshTarget) -> dict[str, Any]:
-    """Like our own connections: the same address, login and host keys, without any ssh_config."""
-    found: dict[str, Any] = {
+    """Inventory variables for the connection Quorate itself would use: address, login and host keys, no ssh_config."""
+    variables: dict[str, Any] = {
         "ansible_connection": "ssh",
         "ansible_host": target.host,
         "ansible_port": target.port,
@@ -227,14 +224,14 @@ def _connection(folder: Path, machine: Machine, target: SshTarget) -> dict[str, 
         "ansible_python_interpreter": "auto_silent",
     }
     if target.key is not None:
-        found["ansible_ssh_private_key_file"] = str(target.key)
+        variables["ansible_ssh_private_key_file"] = str(target.key)
     if target.password is not None:
-        found["ansible_password"] = target.password.reveal()
+        variables["ansible_password"] = target.password.reveal()
     if machine.sudo_password is not None:
-        found["ansible_become_password"] = machine.sudo_password.reveal()
+        variables["ansible_become_password"] = machine.sudo_password.reveal()
     if target.user == "root":
-        found["ansible_become"] = False
-    return found
+        variables["ansible_become"] = False
+    return variables
 
 
 def _options(folder: Path, target: SshTarget) -> list[str]:
@@ -260,17 +257,17 @@ def _jump(folder: Path, jump: SshTarget) -> list[str]:
 
 def _diffs(reported: Any) -> list[str]:
     shown = []
-    for one in reported if isinstance(reported, list) else [reported] if reported else []:
-        if not isinstance(one, dict):
+    for diff in reported if isinstance(reported, list) else [reported] if reported else []:
+        if not isinstance(diff, dict):
             continue
-        if prepared := one.get("prepared"):
+        if prepared := diff.get("prepared"):
             shown.append(str(prepared)[:LONGEST_DIFF])
             continue
-        before, after = (_text(one.get(side)) for side in ("before", "after"))
-        names = [str(one.get(f"{side}_header") or side) for side in ("before", "after")]
+        before, after = (_text(diff.get(side)) for side in ("before", "after"))
+        names = [str(diff.get(f"{side}_header") or side) for side in ("before", "after")]
         lines = difflib.unified_diff(before.splitlines(), after.splitlines(), names[0], names[1], lineterm="", n=1)
         shown.append("\n".join(lines)[:LONGEST_DIFF])
-    return [one for one in shown if one]
+    return [text for text in shown if text]
 
 
 def _text(value: Any) -> str:

@@ -10,27 +10,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quorate.command_rules import CommandRules
-from quorate.config.settings import HOMELAB, HomelabSettings
+from quorate.config.clusters import HOMELAB
+from quorate.config.homelab import HomelabSettings
 from quorate.homelab.address_index import AddressIndex
-from quorate.homelab.host import Host, address_to_host
-from quorate.homelab.network.probe import AT_ONCE
-from quorate.homelab.registry import Hosts, resolve_jumps
+from quorate.homelab.host import Host, Hosts, address_to_host, resolve_jumps
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.shells import Shells
 from quorate.inside.jobs import JobBook, JobRecord
 from quorate.problems import NotConfigured, PermissionMissing, Problem
-from quorate.pve.clock import Clock, SystemClock
 from quorate.pve.cluster import Cluster, Neighbors
-from quorate.pve.subjects import Hides, Subject
-from quorate.pve.targets import HOST, TargetRef
+from quorate.pve.connection import Clock, SystemClock
+from quorate.pve.targets import HOST, Hides, Subject, TargetRef
 from quorate.server_files import ServerFiles
-from quorate.ssh.access import SshAccess
-from quorate.state.records import Records
-from quorate.state.store import Store
+from quorate.ssh.settings import SshAccess
+from quorate.state.store import Records, Store
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login  # which uses this class
 
+PROBES_AT_ONCE = 128
+"""Connections of all scans together: a server without free file handles cannot serve or write."""
 JOBS = "job"
 """The kind of record of commands that their machines keep, of hosts and of guests."""
 
@@ -72,8 +71,7 @@ class Homelab:
         """The private keys on this machine that the caller may name."""
         self.secret_store = Secrets(settings)
         self.shells = Shells(self.clock, needs_passphrase)
-        self.probes = asyncio.Semaphore(AT_ONCE)
-        """Limits the connections of scans."""
+        self.probes = asyncio.Semaphore(PROBES_AT_ONCE)
         self.job_book = job_book(store)
 
     @property
@@ -117,8 +115,8 @@ class Homelab:
 
         named = arguments.get("host")
         for ref in (*(named if isinstance(named, list) else [named]), *(arguments.get("hosts") or ())):
-            for one in (await expand(self, ref))[0] if isinstance(ref, str) else ():
-                await find_machine(self, one)  # sends nothing
+            for name in (await expand(self, ref))[0] if isinstance(ref, str) else ():
+                await find_machine(self, name)  # sends nothing
 
     async def subjects(
         self,
@@ -128,31 +126,31 @@ class Homelab:
     ) -> list[list[Subject]]:
         everyone = await self.hosts.everyone() if any(reach) else []
         hosts = [[thing for thing in things if thing.kind == HOST] for things in reach]
-        found = [[one for thing in things for one in await self._host(thing, everyone)] for things in hosts]
-        return [list(dict.fromkeys(subjects)) for subjects in found]
+        groups = [[subject for thing in things for subject in await self._host(thing, everyone)] for things in hosts]
+        return [list(dict.fromkeys(subjects)) for subjects in groups]
 
     async def _host(self, thing: TargetRef, everyone: list[Host]) -> list[Subject]:
         """The host, other registered names of the same machine, and the machine that a new address leads to."""
         now = next((host for host in everyone if host.name == thing.id), None)
         new = Host(**thing.becomes) if thing.becomes else None
         here = now or new or address_to_host(thing.id)
-        found = [here.subject if new is None else here.subject.becoming(new.subject)]
-        found += [one.subject for one in await self.address_index.find_aliases(here, everyone)]
+        subjects = [here.subject if new is None else here.subject.becoming(new.subject)]
+        subjects += [alias.subject for alias in await self.address_index.find_aliases(here, everyone)]
         if new is not None and (now is None or (now.address, now.port, now.jump) != (new.address, new.port, new.jump)):
-            found.append(Subject(HOST, new.at, new.address))
-            found += [one.subject for one in await self.address_index.find_aliases(new, everyone)]
-        return found
+            subjects.append(Subject(HOST, new.at, new.address))
+            subjects += [alias.subject for alias in await self.address_index.find_aliases(new, everyone)]
+        return subjects
 
     async def identity(self, id: str) -> str:
-        """A host is its name and where that leads: an approval does not cover another machine of that name later."""
+        """The host's name and route: an approval does not cover another machine that has the name later."""
         everyone = {host.name: host for host in await self.hosts.everyone()}
         if id not in everyone:
             return "not registered"
         route = [everyone[id], *await resolve_jumps(self.hosts, everyone[id])]
-        return f"digest {'-'.join(one.digest for one in route)}"
+        return f"digest {'-'.join(host.digest for host in route)}"
 
     def forget(self, changed: Iterable[int] = ()) -> None:
-        """It keeps nothing about guests; plans name the cluster of each step."""
+        """Nothing about guests is cached here; plans name the cluster of each step."""
 
     async def explain(self, problem: Problem) -> Problem:
         if isinstance(problem, PermissionMissing):

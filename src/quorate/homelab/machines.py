@@ -10,13 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from quorate.hints import HOST_LIST, HOST_REGISTER, HOST_UPDATE, Advice, see
-from quorate.homelab.admin.keys import key_of
+from quorate.hints import Advice, see, tools
+from quorate.homelab.accounts import key_of
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.host import Host, address_to_host, is_ip, require_address
-from quorate.homelab.registry import resolve_jumps
+from quorate.homelab.host import Host, address_to_host, is_ip, require_address, resolve_jumps
 from quorate.inside.facts.model import SECTIONS, Facts
-from quorate.inside.node_addresses import ssh_of_node
+from quorate.inside.pct import ssh_of_node
 from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Command, Transport
 from quorate.inside.transport_selection import select_transport
@@ -24,8 +23,8 @@ from quorate.problems import BadArgument, Conflict, HostNotFound, NotConfigured,
 from quorate.pve.cluster import Cluster, Guest
 from quorate.secret import Secret
 from quorate.server_files import expand_home
-from quorate.ssh.access import SshAccess
 from quorate.ssh.process import ExecutionTarget, ExitStatus
+from quorate.ssh.settings import SshAccess
 from quorate.ssh.target import SshTarget, split_port
 
 SECONDS = 20.0
@@ -100,7 +99,7 @@ async def find_machine(homelab: Homelab, ref: str, login: Login = Login()) -> Ma
     """The machine that `ref` names: a registered host, `cluster/guest`, a node, a guest, or `user@address:port`."""
     ref = ref.strip()
     if not ref:
-        raise BadArgument("The host is empty", next_step=see("See which hosts exist", HOST_LIST))
+        raise BadArgument("The host is empty", next_step=see("See which hosts exist", tools.host_list))
     return replace(await _find(homelab, ref, (homelab.login or login) if login == Login() else login), ref=ref)
 
 
@@ -110,19 +109,19 @@ async def _find(homelab: Homelab, ref: str, login: Login) -> Machine:
     user, _, place = ref.rpartition("@")
     name, port = split_port(place)
     # An address is never the name of a guest: anyone who can name guests could redirect commands otherwise.
-    if not is_ip(name) and (found := await _find_in_clusters(homelab.clusters, ref)):
-        return found
+    if not is_ip(name) and (machine := await _find_in_clusters(homelab.clusters, ref)):
+        return machine
     login = replace(login, user=login.user or user or None, port=login.port or port)
     if host := await homelab.hosts.find(name):
         return await resolve_host(homelab, host, login)
-    return await resolve_host(homelab, _at_address(ref, name, await _host_names(homelab)), login)
+    return await resolve_host(homelab, _at_address(ref, name, [host.name for host in await homelab.hosts.all()]), login)
 
 
 async def resolve_host(homelab: Homelab, host: Host, login: Login = Login()) -> Machine:  # noqa: B008
     """A host with its own login, else with the one configured for all hosts."""
     host = await _host_on_port(homelab, host, login.port or host.port)
     if not host.active:
-        activate = HOST_UPDATE(host=host.name, active="true")
+        activate = tools.host_update(host=host.name, active="true")
         raise Conflict(f"{host} is deactivated here", next_step=Advice("Activate it", activate))
     known = await _require_reachable_member(homelab, host)
     target = await _target(homelab, host, login)
@@ -138,7 +137,7 @@ async def resolve_host(homelab: Homelab, host: Host, login: Login = Login()) -> 
 async def _host_on_port(homelab: Homelab, host: Host, port: int) -> Host:
     """Another port may be another machine: a registered one, or an unknown one."""
     everyone = await homelab.hosts.everyone()
-    if port == host.port and any(one.name == host.name for one in everyone):
+    if port == host.port and any(other.name == host.name for other in everyone):
         return host
     named = f"[{host.address}]:{port}" if ":" in host.address else f"{host.address}:{port}"
     there = msgspec.structs.replace(host, name=named, port=port)
@@ -148,20 +147,20 @@ async def _host_on_port(homelab: Homelab, host: Host, port: int) -> Host:
 async def _require_reachable_member(homelab: Homelab, host: Host) -> tuple[str, str, Cluster, Guest | None] | None:
     """The node or guest that the host is, in clusters whose rules apply to it. Raises if rules hide it."""
     if homelab.hosts.hides is not None:
-        for one in (host, *await homelab.address_index.find_aliases(host, await homelab.hosts.everyone())):
-            homelab.hosts.require_visible(one)
+        for registered in (host, *await homelab.address_index.find_aliases(host, await homelab.hosts.everyone())):
+            homelab.hosts.require_visible(registered)
     for cluster in homelab.guarded:
-        if found := await homelab.address_index.find_member(cluster, host):
-            seen = next((one for one in homelab.clusters if one.name == cluster.name), None)
+        if member := await homelab.address_index.find_member(cluster, host):
+            seen = next((visible for visible in homelab.clusters if visible.name == cluster.name), None)
             if seen is None:
                 raise Refused(
-                    f"{host} is {found.kind} {found.id} of the cluster {cluster.name}, which this call may not reach",
+                    f"{host} is {member.kind} {member.id} of the cluster {cluster.name}, which this call may not reach",
                     next_step="Ask the operator to allow that cluster",
                 )
-            if found.kind == "node":
-                await seen.inventory.node(found.id)  # raises if it is hidden
-                return "node", found.id, seen, None
-            guest = await seen.guest(int(found.id))
+            if member.kind == "node":
+                await seen.inventory.node(member.id)  # raises if it is hidden
+                return "node", member.id, seen, None
+            guest = await seen.guest(int(member.id))
             return guest.row.kind, host.name, seen, guest
     return None
 
@@ -170,7 +169,7 @@ async def _node_at(homelab: Homelab, host: Host) -> tuple[tuple[str, str, Cluste
     """The node that the host is, of any cluster; and whether a silent cluster might have it."""
     uncertain = False
     for cluster in homelab.clusters:
-        if any(one.name == cluster.name for one in homelab.guarded):
+        if any(guarded.name == cluster.name for guarded in homelab.guarded):
             continue  # already asked
         try:
             if name := await homelab.address_index.find_node(cluster, host):
@@ -195,7 +194,7 @@ async def require_visible(homelab: Homelab, name: str) -> None:
     """Raises if rules hide the host of that name, or the machine at that address, from the call."""
     everyone = await homelab.hosts.everyone()
     await _require_reachable_member(
-        homelab, next((one for one in everyone if one.name == name), None) or address_to_host(name)
+        homelab, next((host for host in everyone if host.name == name), None) or address_to_host(name)
     )
 
 
@@ -216,7 +215,7 @@ def with_login(machine: Machine, user: str, key: Path) -> Machine:
     if machine.target is None or machine.ssh is None:
         raise NotConfigured(
             f"{machine} is not reached over SSH, but through the {machine.transport.description}",
-            next_step=Advice("Register it with the address of its SSH server", HOST_REGISTER),
+            next_step=Advice("Register it with the address of its SSH server", tools.host_register),
         )
     target = replace(machine.target, user=user, key=key, password=None)
     transport = _ssh_transport(machine.ssh, target, str(machine))
@@ -225,9 +224,9 @@ def with_login(machine: Machine, user: str, key: Path) -> Machine:
 
 async def _target(homelab: Homelab, host: Host, login: Login) -> SshTarget:
     jump: SshTarget | None = None
-    for one in reversed(await resolve_jumps(homelab.hosts, host)):
-        await _require_reachable_member(homelab, one)
-        jump = await _hop(homelab, one, Login(), jump)
+    for jump_host in reversed(await resolve_jumps(homelab.hosts, host)):
+        await _require_reachable_member(homelab, jump_host)
+        jump = await _hop(homelab, jump_host, Login(), jump)
     return await _hop(homelab, host, login, jump)
 
 
@@ -281,23 +280,23 @@ def _ssh_transport(ssh: SshAccess, target: SshTarget, name: str) -> SshTransport
 
 async def list_cluster_matches(homelab: Homelab, ref: str) -> list[str]:
     """The nodes and guests that a name may mean: CLUSTER/NAME. A cluster that does not answer is skipped."""
-    answers = await asyncio.gather(*(_search_cluster(one, ref) for one in homelab.clusters))
+    answers = await asyncio.gather(*(_search_cluster(cluster, ref) for cluster in homelab.clusters))
     return [f"{cluster.name}/{name}" for answer in answers for cluster, name, _ in answer]
 
 
 async def _find_in_clusters(clusters: Iterable[Cluster], ref: str) -> Machine | None:
     """The node or guest of that name. A cluster that does not answer is skipped."""
     prefix, slash, rest = ref.partition("/")
-    asked = [one for one in clusters if not slash or one.name == prefix]
+    asked = [cluster for cluster in clusters if not slash or cluster.name == prefix]
     named = rest if slash and asked else ref
-    answers = await asyncio.gather(*(_search_cluster(one, named) for one in asked))
-    found = [machine for answer in answers for machine in answer]
-    if len(found) > 1:
-        names = ", ".join(f"{where.name}/{label}" for where, label, _ in found)
+    answers = await asyncio.gather(*(_search_cluster(cluster, named) for cluster in asked))
+    matches = [match for answer in answers for match in answer]
+    if len(matches) > 1:
+        names = ", ".join(f"{where.name}/{label}" for where, label, _ in matches)
         raise BadArgument(f"{ref!r} is ambiguous", why=f"It may be {names}", next_step="Use one of these names")
-    if not found:
+    if not matches:
         return None
-    cluster, name, guest = found[0]
+    cluster, name, guest = matches[0]
     if guest is None:
         target = await ssh_of_node(cluster, name)
         return Machine(
@@ -329,11 +328,7 @@ def _at_address(ref: str, host: str, known: list[str]) -> Host:
     """An unregistered host; it has to show a host key that the operator trusts."""
     if "." not in host and ":" not in host and host != "localhost":
         listed = f"Registered hosts: {', '.join(known[:20])}" if known else "No host is registered"
-        advice = Advice("Register it, or give its address", HOST_REGISTER)
+        advice = Advice("Register it, or give its address", tools.host_register)
         raise HostNotFound(f"There is no host {ref!r}", why=listed, next_step=advice)
     require_address(host)
     return Host(host, host)
-
-
-async def _host_names(homelab: Homelab) -> list[str]:
-    return [host.name for host in await homelab.hosts.all()]

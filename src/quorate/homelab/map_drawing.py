@@ -1,4 +1,4 @@
-"""Lays out the network map as a picture, and writes it as SVG and as Mermaid.
+"""Lays out the network map as a picture, and writes it as SVG.
 
 The layout needs no drawing library: it consists of rectangles, lines, dots and words, which SVG and PNG can both show.
 """
@@ -13,7 +13,7 @@ from quorate.homelab.devices.sitemap import MapDevice, Segment, Sitemap
 
 MAX_DEVICES = 300
 MAX_GUESTS = 60
-"""Of one hypervisor."""
+"""Guests shown per hypervisor."""
 
 # Distinguishable for color-blind people, too (Okabe and Ito).
 ROLE_COLORS = {
@@ -51,13 +51,13 @@ class Box:
 class Words:
     x: float
     y: float
-    """Of the baseline."""
+    """The y of the baseline."""
     text: str
     size: float = 12.0
     color: str = _INK
     bold: bool = False
     right: bool = False
-    """It ends at x."""
+    """The text ends at x instead of starting there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def draw_map(map_: Sitemap, title: str, subtitle: str) -> Picture:
     y = _MARGIN + _TITLE_HEIGHT
     joined: list[float] = []
     for segment in map_.segments:
-        if segment.gateways or any(one.role == "router" for one in (*segment.devices, *segment.visitors)):
+        if segment.gateways or any(device.role == "router" for device in (*segment.devices, *segment.visitors)):
             joined.append(y + _LANE_HEAD / 2)
         y = _lane(picture, y, _head(segment), segment) + _GAP + 6
     if map_.unplaced:
@@ -110,7 +110,10 @@ def draw_map(map_: Sitemap, title: str, subtitle: str) -> Picture:
 
 def _head(segment: Segment) -> tuple[str, str]:
     inside = [
-        one for spot in segment.devices for one in spot.guests if not one.address or one.address_in(segment.network)
+        guest
+        for spot in segment.devices
+        for guest in spot.guests
+        if not guest.address or guest.address_in(segment.network)
     ]
     count = len(segment.devices) + len(segment.visitors) + len(inside)
     parts = [f"{count} device{'' if count == 1 else 's'}"]
@@ -120,13 +123,13 @@ def _head(segment: Segment) -> tuple[str, str]:
 
 
 def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment) -> float:
-    """Draw it and everything in it; where it ends."""
+    """Draw a lane with everything in it; returns the y where it ends."""
     at = len(picture.shapes)
     x, y = _LANE_X + _PAD, top + _LANE_HEAD
     cards = sorted(
         [
-            *((one, "") for one in segment.devices if not one.guests),
-            *((one, segment.network) for one in segment.visitors),
+            *((device, "") for device in segment.devices if not device.guests),
+            *((device, segment.network) for device in segment.visitors),
         ],
         key=lambda card: card[0].role != "router",
     )
@@ -135,7 +138,7 @@ def _lane(picture: Picture, top: float, head: tuple[str, str], segment: Segment)
         _card(picture, x + column * (_CARD + _GAP), y + row * (_CARD_HEIGHT + _GAP), spot, visited)
     y += -(-len(cards) // _COLUMNS) * (_CARD_HEIGHT + _GAP)
     ends = [y] * _BLOCK_COLUMNS
-    for spot in sorted((one for one in segment.devices if one.guests), key=lambda one: -len(one.guests)):
+    for spot in sorted((device for device in segment.devices if device.guests), key=lambda device: -len(device.guests)):
         column = ends.index(min(ends))
         ends[column] = _block(picture, x + column * (_BLOCK + _GAP), ends[column], spot) + _GAP
     bottom = max(ends) + _PAD - _GAP
@@ -180,12 +183,12 @@ def _card(picture: Picture, x: float, y: float, spot: MapDevice, visited: str = 
 
 
 def _block(picture: Picture, x: float, y: float, spot: MapDevice) -> float:
-    """A hypervisor around its guests; where it ends."""
+    """Draw a hypervisor around its guests; returns the y where it ends."""
     shown = spot.guests[:MAX_GUESTS]
     more = len(spot.guests) - len(shown)
     rows = -(-(len(shown) + bool(more)) // _CHIP_COLUMNS)
     height = _BLOCK_HEAD + rows * (_CHIP_HEIGHT + _CHIP_GAP) + 6
-    running = sum(one.state == "up" for one in spot.guests)
+    running = sum(guest.state == "up" for guest in spot.guests)
     details = " · ".join(filter(None, (spot.address, spot.system, *_size(spot))))
     there = spot.state == "up"
     picture.shapes += [
@@ -253,13 +256,16 @@ _NARROW, _WIDE = "iljtfrI.,:;'|!()[] ·-", "mwMW@%"
 
 def _width(text: str, size: float, *, bold: bool = False) -> float:
     """The approximate width in a common sans-serif font."""
-    ems = sum(0.36 if one in _NARROW else 0.95 if one in _WIDE else 1.0 if ord(one) > 0x2E7F else 0.62 for one in text)
+    ems = sum(
+        0.36 if letter in _NARROW else 0.95 if letter in _WIDE else 1.0 if ord(letter) > 0x2E7F else 0.62
+        for letter in text
+    )
     return ems * size * (1.17 if bold else 1.0)
 
 
 def fit_text(text: str, room: float, size: float, *, bold: bool = False) -> str:
-    """On one line, without invisible characters, cut to fit."""
-    plain = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    """The text on one line, without invisible characters, cut to fit."""
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     if _width(plain, size, bold=bold) <= room:
         return plain
     while plain and _width(plain + "…", size, bold=bold) > room:
@@ -302,32 +308,3 @@ def _svg_shape(shape: Shape) -> str:
     points = " ".join(f"{x:.0f},{y:.0f}" for x, y in shape.points)
     stroke = f'fill="none" stroke="{shape.color}" stroke-width="{shape.width:g}"{dash}'
     return f'<polyline points="{points}" {stroke}/>'
-
-
-# -- as Mermaid --------------------------------------------------------------------------------------------------------
-
-
-def render_mermaid(map_: Sitemap) -> str:
-    """For pages that render Mermaid, such as a README."""
-    lines, number = ["flowchart LR"], 0
-
-    def node(spot: MapDevice, indent: str) -> Iterator[str]:
-        nonlocal number
-        number += 1
-        here = f"n{number}"
-        label = "<br/>".join(map(_escape_mermaid, filter(None, (spot.name, spot.address))))
-        yield f'{indent}{here}["{label}"]:::{spot.role if spot.state in ("up", "unknown") else "gone"}'
-        for guest in spot.guests[:MAX_GUESTS]:
-            yield from node(guest, indent)
-            yield f"{indent}{here} --- n{number}"
-
-    lanes = [*((one.network, one.devices) for one in map_.segments), ("no address known", map_.unplaced)]
-    for index, (name, spots) in enumerate(lane for lane in lanes if lane[1]):
-        lines += [f'  subgraph s{index}["{name}"]', *(line for spot in spots for line in node(spot, "    ")), "  end"]
-    styles = [f"  classDef {role} stroke:{color},stroke-width:2px" for role, color in ROLE_COLORS.items()]
-    return "\n".join([*lines, *styles, f"  classDef gone stroke:{STATE_COLORS['away']},stroke-dasharray:4 3"])
-
-
-def _escape_mermaid(text: str) -> str:
-    """Escapes a name so that it cannot be Mermaid or HTML."""
-    return "".join(one if one.isalnum() or one in " ._-:" else f"#{ord(one)};" for one in fit_text(text, 400, 12))

@@ -1,7 +1,8 @@
-"""Secrets by reference: what is stored about a host says where its secret is, never the secret itself.
+"""The machine that a stored secret belongs to: a person approves each new pair of reference and address.
 
-A caller may combine any reference with any host. So references reach only what the operator set aside for hosts, never
-other variables, files or keyring entries of this server.
+A reference says where a secret is, and a caller may combine any reference with any host: the password of one machine
+could be sent to another. Once a pair is approved, the registered host itself binds it; any other address is asked about
+again.
 """
 
 from __future__ import annotations
@@ -9,14 +10,48 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quorate.config.settings import HomelabSettings
+from quorate.config.homelab import HomelabSettings
+from quorate.homelab.host import Host
 from quorate.homelab.vault import LONGEST_SECRET, Vault, read_private
 from quorate.problems import BadArgument, NotConfigured, NotFound, TimedOut
 from quorate.secret import Secret
 from quorate.server_files import expand_home
+
+BOUND = ("vault:", "keyring:")
+
+
+def new_pairs(host: Host, registered: Iterable[Host]) -> list[str]:
+    """The references of the host that no registered host has at the same address, by the same way."""
+    known = {
+        reference
+        for other in registered
+        if (other.address, other.port, other.jump) == (host.address, host.port, host.jump)
+        for reference in _references(other)
+    }
+    return [reference for reference in _references(host) if reference not in known]
+
+
+def secrets_in(settings: Mapping[str, Any]) -> list[str]:
+    """The references among the settings of a service, or the variables of a workload."""
+    return [value for value in settings.values() if isinstance(value, str) and value.startswith(BOUND)]
+
+
+def question_about(references: Iterable[str], destination: str) -> str:
+    """The question for approval. It names the secrets, because the references are arguments, which are not shown."""
+    named = (reference.partition(":") for reference in references)
+    return f"{', '.join(f'the secret {name} of the {kind}' for kind, _, name in named)} would be sent to {destination}"
+
+
+def _references(host: Host) -> list[str]:
+    references = (host.password, host.sudo_password)
+    return list(
+        dict.fromkeys(reference for reference in references if reference is not None and reference.startswith(BOUND))
+    )
+
 
 KINDS = ("env:NAME", "file:PATH", "keyring:NAME", "vault:NAME")
 SECONDS = 30.0
@@ -140,9 +175,9 @@ def from_keyring(name: str) -> str:
 def _require_protected(backend: Any) -> Any:
     """The backend, or the first of a chain, that the operating system protects."""
     chain = getattr(backend, "backends", None) or [backend]
-    for one in chain:
-        if type(one).__module__ in [f"keyring.backends.{name}" for name in TRUSTED]:
-            return one
+    for candidate in chain:
+        if type(candidate).__module__ in [f"keyring.backends.{name}" for name in TRUSTED]:
+            return candidate
     kind = f"{type(backend).__module__}.{type(backend).__qualname__}"
     raise NotConfigured(
         "There is no trustworthy keyring here",

@@ -8,23 +8,24 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from quorate.hints import HOST_IMPORT, HOST_REGISTER, Advice
+from quorate.hints import NAMED, Advice, Sentence, tools
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import ALL, Host, is_ip
-from quorate.homelab.machines import Login, Machine, find_machine, list_cluster_matches
-from quorate.homelab.network.probe import PortState, probe
+from quorate.homelab.machines import Login, Machine, find_machine, list_cluster_matches, resolve_host
+from quorate.homelab.network_probe import PortState, probe
+from quorate.inside.transport import Command
 from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut, Unreachable
-from quorate.pve.tasks import Report, gather_bounded
-from quorate.ssh.target import SshTarget, split_port
+from quorate.pve.tasks import Report, for_each, gather_bounded
+from quorate.ssh.target import split_port
 
 AT_ONCE = 32
 PROGRAMS_AT_ONCE = 4
-"""Where each host takes a program of this machine: Ansible, Terraform."""
+"""The same where each host needs a process on this machine, such as Ansible or Terraform."""
 MAX_HOSTS = 500
 SECONDS = 40.0
-"""For all of them together: clients wait a minute for a tool."""
+"""For all hosts together: clients wait a minute for a tool."""
 HOST_SECONDS = 20.0
 KNOCK_SECONDS = 3.0
 SHOWN = 5
@@ -39,13 +40,13 @@ class Limits:
     """How long many hosts may take, and how many are asked in parallel."""
 
     seconds: float = SECONDS
-    """For all of them together."""
+    """For all hosts together."""
     host_seconds: float = HOST_SECONDS
     at_once: int = AT_ONCE
 
     @classmethod
     def same_for_each(cls, seconds: float, at_once: int = AT_ONCE) -> Limits:
-        """Each host may use all of the time."""
+        """Limits under which each host may use all of the time."""
         return cls(seconds, seconds, at_once)
 
 
@@ -55,17 +56,17 @@ class Selection:
     failures: Mapping[str, Problem]
     """The references that lead to no machine that can be used, and why."""
     several: bool
-    """Whether the caller chose a list, a label or all, even if that is a single host."""
+    """True if the caller chose a list, a label or all, even if that is a single host."""
 
 
-async def select(homelab: Homelab, given: str | Sequence[str], login: Login = Login()) -> Selection:  # noqa: B008
+async def select(homelab: Homelab, hosts: str | Sequence[str], login: Login = Login()) -> Selection:  # noqa: B008
     """Raises the Problem of a single host; of several, those that cannot be used are listed."""
-    refs, several = await expand_all(homelab, given)
+    refs, several = await expand_all(homelab, hosts)
     if not several:
         return Selection([await find_machine(homelab, refs[0], login)], {}, several=False)
-    found = await gather_bounded(AT_ONCE, [partial(_find, homelab, ref, login) for ref in refs])
-    machines = {_identity(one): one for one in found if isinstance(one, Machine)}
-    failures = {ref: one for ref, one in zip(refs, found, strict=True) if isinstance(one, Problem)}
+    results = await gather_bounded(AT_ONCE, [partial(_find, homelab, ref, login) for ref in refs])
+    machines = {_identity(machine): machine for machine in results if isinstance(machine, Machine)}
+    failures = {ref: problem for ref, problem in zip(refs, results, strict=True) if isinstance(problem, Problem)}
     return Selection(list(machines.values()), failures, several=True)
 
 
@@ -78,31 +79,31 @@ class RecordSelection:
     several: bool
 
 
-async def select_records(homelab: Homelab, given: str | Sequence[str], *, inactive: bool = False) -> RecordSelection:
-    """As `select`, for what is about the registry. `inactive`: a label and all include deactivated hosts."""
-    refs, several = await expand_all(homelab, given, inactive=inactive, records=True)
+async def select_records(homelab: Homelab, hosts: str | Sequence[str], *, inactive: bool = False) -> RecordSelection:
+    """Like `select`, but the registered records. `inactive`: a label and all include deactivated hosts."""
+    refs, several = await expand_all(homelab, hosts, inactive=inactive, records=True)
     if not several:
         return RecordSelection([await homelab.hosts.get(refs[0])], {}, several=False)
-    found: list[Host] = []
+    records: list[Host] = []
     failures: dict[str, Problem] = {}
     for ref in refs:
         try:
-            found.append(await homelab.hosts.get(ref))
+            records.append(await homelab.hosts.get(ref))
         except Problem as problem:
             failures[ref] = problem
-    return RecordSelection(found, failures, several=True)
+    return RecordSelection(records, failures, several=True)
 
 
 async def expand_all(
-    homelab: Homelab, given: str | Sequence[str], *, inactive: bool = False, records: bool = False
+    homelab: Homelab, hosts: str | Sequence[str], *, inactive: bool = False, records: bool = False
 ) -> tuple[list[str], bool]:
     """The names that one reference or several stand for, and whether they are a group, even of a single host."""
-    if isinstance(given, str) and "," in given:
-        given = given.split(",")
-    if isinstance(given, str):
-        refs, several = await expand(homelab, given, inactive=inactive, records=records)
+    if isinstance(hosts, str) and "," in hosts:
+        hosts = hosts.split(",")
+    if isinstance(hosts, str):
+        refs, several = await expand(homelab, hosts, inactive=inactive, records=records)
     else:
-        parts = [await _expand_one(homelab, one, inactive, records) for one in given]
+        parts = [await _expand_one(homelab, ref, inactive, records) for ref in hosts]
         refs, several = list(dict.fromkeys(ref for part in parts for ref in part)), True
     if not refs:
         raise BadArgument("The list of hosts is empty", next_step="Name a host, a label, or all")
@@ -112,16 +113,20 @@ async def expand_all(
 
 
 async def _expand_one(homelab: Homelab, ref: str, inactive: bool, records: bool) -> list[str]:
-    """Of a list: a host that the caller may not see is one of the failures, it does not stop the others."""
+    """Expand one reference of a list. A hidden host becomes a failure and does not stop the others."""
     try:
         return (await expand(homelab, ref, inactive=inactive, records=records))[0]
     except Refused:
         return [ref.strip()]
 
 
-def _identity(one: Machine) -> tuple[object, ...]:
-    """A machine that is named twice is asked once."""
-    return one.kind, one.guest.vmid if one.guest else one.name, one.where.name if one.where else ""
+def _identity(machine: Machine) -> tuple[object, ...]:
+    """The key by which a machine that is named twice is asked once."""
+    return (
+        machine.kind,
+        machine.guest.vmid if machine.guest else machine.name,
+        machine.where.name if machine.where else "",
+    )
 
 
 async def expand(
@@ -135,13 +140,13 @@ async def expand(
     name = ref.strip()
     if await homelab.hosts.find(name):
         return [name], False
-    known = [one for one in await homelab.hosts.all() if one.active or inactive]
+    known = [host for host in await homelab.hosts.all() if host.active or inactive]
     if name == ALL:
         if not known:
-            advice = Advice("Register them first", HOST_REGISTER, HOST_IMPORT)
+            advice = Advice("Register them first", tools.host_register, tools.host_import)
             raise NotFound("No host is registered", next_step=advice)
-        return [one.name for one in known], True
-    labeled = [one.name for one in known if name in one.labels]
+        return [host.name for host in known], True
+    labeled = [host.name for host in known if name in host.labels]
     if not labeled or "@" in name or is_ip(split_port(name)[0]):
         return [name], False
     if not records and (others := await list_cluster_matches(homelab, name)):
@@ -166,11 +171,11 @@ async def ask_reachable(
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     report: Report | None = None,
 ) -> list[T | Problem]:
-    """As `gather_in_time`, but hosts where nothing answers are not logged in to."""
+    """Like `gather_in_time`, but hosts where nothing answers are not logged in to."""
 
-    async def knock_first(one: Machine) -> T:
-        await knock(one.target)
-        return await ask(one)
+    async def knock_first(machine: Machine) -> T:
+        await knock(machine)
+        return await ask(machine)
 
     return await gather_in_time(machines, knock_first, limits, report)
 
@@ -182,43 +187,44 @@ async def gather_in_time(
     report: Report | None = None,
 ) -> list[T | Problem]:
     """The answer of each, or why there is none, in order. Nobody waits for a dead host longer than the limit."""
-    answers: list[T | Problem] = [TimedOut(f"There was not enough time for {one}") for one in items]
-    queue, done = iter(enumerate(items)), 0
+    answers: list[T | Problem] = [TimedOut(f"There was not enough time for {item}") for item in items]
+    done = 0
 
-    async def work() -> None:
+    async def answer(numbered: tuple[int, I]) -> None:
         nonlocal done
-        for number, one in queue:
-            answers[number] = TimedOut(f"{one} was not finished in time")
-            answers[number] = await _ask(one, ask, limits.host_seconds)
-            done += 1
-            if report is not None:
-                await report(float(done), float(len(items)), str(one))
+        number, item = numbered
+        answers[number] = TimedOut(f"{item} was not finished in time")
+        answers[number] = await _ask(item, ask, limits.host_seconds)
+        done += 1
+        if report is not None:
+            await report(float(done), float(len(items)), str(item))
 
     with contextlib.suppress(TimeoutError):  # finished answers count
-        async with asyncio.timeout(limits.seconds), asyncio.TaskGroup() as workers:
-            for _ in range(min(limits.at_once, len(items))):
-                workers.create_task(work())
+        async with asyncio.timeout(limits.seconds):
+            await for_each(limits.at_once, enumerate(items), answer)
     return answers
 
 
-async def _ask(one: I, ask: Callable[[I], Awaitable[T]], seconds: float) -> T | Problem:
+async def _ask(item: I, ask: Callable[[I], Awaitable[T]], seconds: float) -> T | Problem:
     try:
         async with asyncio.timeout(seconds):
-            return await ask(one)
+            return await ask(item)
     except TimeoutError:
-        return TimedOut(f"{one} was not finished after {seconds:g} s")
+        return TimedOut(f"{item} was not finished after {seconds:g} s")
     except Problem as problem:
         return problem
 
 
-async def knock(target: SshTarget | None) -> None:
+async def knock(machine: Machine) -> None:
     """Raise Unreachable where a login is pointless: a quick check before a slow login."""
+    target = machine.target
     try:
         address = ipaddress.ip_address(target.host if target and target.jump is None else "")
     except ValueError:
         return  # not over SSH, through a jump host, or by name: only a login can tell
     assert target is not None
-    answer = await probe(address, target.port, KNOCK_SECONDS)
+    assert machine.ssh is not None
+    answer = await machine.ssh.pool.knock(target, partial(probe, address, target.port, KNOCK_SECONDS))
     if answer is PortState.SILENT:
         raise Unreachable(f"Nothing answers at {target}", next_step="Check that it is on and that the address is right")
     if answer is PortState.CLOSED:
@@ -227,3 +233,53 @@ async def knock(target: SshTarget | None) -> None:
 
 class NoSshServer(Unreachable):
     """Something is at the address, but no SSH server."""
+
+
+VERIFICATION_SECONDS = 20.0
+WORDS = 200
+STAGES = {"host_key": "host key", "authentication": "login", "configuration": "settings", "refused": "rules"}
+"""The step that failed, by the problem's code; anything else is the connection."""
+BEFORE = {"refused": "rules", "unreachable": "connection", "timeout": "connection"}
+"""The step that failed before anything was sent; anything else is the settings, such as a missing secret."""
+
+
+async def verify_host(homelab: Homelab, host: Host, *, knock_first: bool = False) -> dict[str, Any]:
+    """Log in, try to become root, and store the result. `knock_first`: try no login where nothing answers."""
+    under_way = False
+    try:
+        machine = await resolve_host(homelab, host)
+        under_way = True
+        if knock_first:
+            await knock(machine)
+        who = await machine.transport.run(Command(("id", "-un")), seconds=VERIFICATION_SECONDS)
+        result = {"verified": True, "logged_in_as": _words(who.stdout), **await _root(machine)}
+        verdict = "ok"
+    except Problem as problem:
+        at = STAGES.get(problem.code, "connection") if under_way else BEFORE.get(problem.code, "settings")
+        result = {"verified": False, "failed_at": at, "why": str(problem)}
+        verdict = problem.what
+    await _keep(homelab, host.name, verdict)
+    return result
+
+
+async def _root(machine: Machine) -> dict[str, Any]:
+    """Root is not needed to use a host, so lacking it is not a failure."""
+    try:
+        root = await machine.transport.run(machine.as_root(Command(("true",))), seconds=VERIFICATION_SECONDS)
+    except Problem as problem:
+        return {"root": "no", "why_not_root": str(problem)}
+    if root.exit_code == 0:
+        return {"root": "yes"}
+    reason = _words(root.stderr) or f"sudo ended with exit code {root.exit_code}"
+    hint = " (set {sudo_password} by reference, or allow sudo without a password)" if "password" in reason else ""
+    return {"root": "no", "why_not_root": Sentence(f"{reason}{hint}", sudo_password=NAMED)}
+
+
+async def _keep(homelab: Homelab, name: str, verdict: str) -> None:
+    """The host may have been removed during the attempt."""
+    with contextlib.suppress(NotFound):
+        await homelab.hosts.change(name, verified=homelab.clock.time(), verdict=verdict)
+
+
+def _words(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip()[:WORDS]

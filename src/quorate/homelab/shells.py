@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorate.problems import Conflict, NotConfigured
-from quorate.pve.clock import Clock
+from quorate.pve.connection import Clock
 
 if TYPE_CHECKING:
     from quorate.ssh.process import ExecutionTarget
@@ -25,7 +25,7 @@ MAX_OPEN = 10
 @dataclass(frozen=True, slots=True)
 class Invitation:
     id: str
-    """For the audit trail; the token itself is not stored."""
+    """Identifies the terminal in the audit trail; the token itself is not stored."""
     machine: str
     cluster: str
     target: ExecutionTarget
@@ -37,7 +37,7 @@ class Shells:
     def __init__(self, clock: Clock, needs_passphrase: Callable[[], bool] = lambda: True) -> None:
         self._clock = clock
         self.needs_passphrase = needs_passphrase
-        """Whether anyone who opens a page has to prove that they are the operator."""
+        """Returns True if anyone who opens a page has to enter the operator's passphrase."""
         self._invited: dict[str, Invitation] = {}
         self._open = 0
         self.url: str | None = None
@@ -84,7 +84,7 @@ class Shells:
 
     def _drop_expired(self) -> None:
         now = self._clock.monotonic()
-        self._invited = {digest: one for digest, one in self._invited.items() if one.expires > now}
+        self._invited = {digest: invitation for digest, invitation in self._invited.items() if invitation.expires > now}
 
 
 def _digest(token: str) -> str:

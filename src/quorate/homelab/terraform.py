@@ -20,9 +20,9 @@ from urllib.parse import quote
 import msgspec
 
 from quorate.documents import Unreadable, read_json
-from quorate.hints import TERRAFORM_DESTROY, TERRAFORM_PLAN, Advice
+from quorate.hints import Advice, tools
+from quorate.homelab.services.catalogue import VERSION, Template
 from quorate.homelab.services.programs import capture_output, environment, private_folder, run_program, write_private
-from quorate.homelab.services.template import VERSION, Template
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, ServerFailed, TaskFailed, TimedOut
 from quorate.pve.tasks import Report
 
@@ -57,7 +57,7 @@ class SavedPlan:
 
     @property
     def destroys(self) -> tuple[str, ...]:
-        return tuple(one.address for one in self.changes if one.action in ("destroy", "replace", "forget"))
+        return tuple(change.address for change in self.changes if change.action in ("destroy", "replace", "forget"))
 
     @property
     def empty(self) -> bool:
@@ -66,20 +66,22 @@ class SavedPlan:
     @property
     def counts(self) -> dict[str, int]:
         names = ("create", "change", "replace", "destroy", "forget")
-        return {name: count for name in names if (count := sum(one.action == name for one in self.changes))}
+        return {name: count for name in names if (count := sum(change.action == name for change in self.changes))}
 
     def as_dict(self) -> dict[str, Any]:
-        rows = [[one.address, one.action, ", ".join(one.fields[:12])] for one in self.changes[:SHOWN]]
         more = {"not_shown": len(self.changes) - SHOWN} if len(self.changes) > SHOWN else {}
         return {
             "plan": self.hash,
             "counts": self.counts,
-            "changes": {"columns": ["resource", "action", "fields"], "rows": rows},
+            "changes": {"columns": ["resource", "action", "fields"], "rows": _rows(self.changes)},
             **more,
             **({"outputs_changed": list(self.outputs[:SHOWN])} if self.outputs else {}),
-            **({"drift": [[one.address, one.action, ", ".join(one.fields[:12])] for one in self.drift[:SHOWN]]}
-               if self.drift else {}),
-        }  # fmt: skip
+            **({"drift": _rows(self.drift)} if self.drift else {}),
+        }
+
+
+def _rows(changes: tuple[Change, ...]) -> list[list[str]]:
+    return [[change.address, change.action, ", ".join(change.fields[:12])] for change in changes[:SHOWN]]
 
 
 class Workspace:
@@ -89,17 +91,16 @@ class Workspace:
 
     @property
     def program(self) -> str:
-        found = shutil.which("tofu") or shutil.which("terraform")
-        if found is None:
+        program = shutil.which("tofu") or shutil.which("terraform")
+        if program is None:
             raise NotConfigured(
                 "Neither OpenTofu nor Terraform is installed on the server",
                 next_step="The operator can install `tofu` or `terraform` on the PATH",
             )
-        return found
+        return program
 
     @property
     def applied(self) -> bool:
-        """Whether a plan was ever applied here."""
         return (self.folder / STATE).exists()
 
     def values(self) -> dict[str, str]:
@@ -132,16 +133,16 @@ class Workspace:
         """The saved plan. Raises a Problem if it is missing or was changed."""
         file = self._file(digest)
         if not file.exists():
-            raise NotFound(f"There is no plan {digest!r}", next_step=Advice("Make one", TERRAFORM_PLAN))
+            raise NotFound(f"There is no plan {digest!r}", next_step=Advice("Make one", tools.terraform_plan))
         if _digest(file) != digest:
-            raise Conflict("The saved plan was changed", next_step=Advice("Make a new one", TERRAFORM_PLAN))
+            raise Conflict("The saved plan was changed", next_step=Advice("Make a new one", tools.terraform_plan))
         return _read(digest, await self._show_plan(file, seconds))
 
     async def apply(self, saved: SavedPlan, report: Report | None) -> dict[str, Any]:
         """Apply exactly that plan. A failure lists what was done, which the state contains, too."""
         if not (file := self._file(saved.hash)).exists() or _digest(file) != saved.hash:
             raise Conflict(
-                "The saved plan is missing or was changed", next_step=Advice("Make a new one", TERRAFORM_PLAN)
+                "The saved plan is missing or was changed", next_step=Advice("Make a new one", tools.terraform_plan)
             )
         done: list[str] = []
         faults: list[str] = []
@@ -182,7 +183,9 @@ class Workspace:
             outputs = read_json(out, dict[str, dict[str, Any]])
         except (Problem, Unreadable):
             return {}
-        shown = {name: "(sensitive)" if one.get("sensitive") else one.get("value") for name, one in outputs.items()}
+        shown = {
+            name: "(sensitive)" if output.get("sensitive") else output.get("value") for name, output in outputs.items()
+        }
         return {"outputs": dict(list(shown.items())[:SHOWN])} if shown else {}
 
     # -- files -----------------------------------------------------------------------------------------------------
@@ -223,7 +226,7 @@ class Workspace:
         write_private(self.folder / "variables.json", msgspec.json.encode(self.planned_values(digest)).decode())
 
     def _finish_plan(self, digest: str) -> None:
-        """A plan can be applied once."""
+        """Delete the plan: it can be applied only once."""
         self._hold(digest)
         self._file(digest).unlink(missing_ok=True)
         self._file(digest).with_suffix(".json").unlink(missing_ok=True)
@@ -235,7 +238,7 @@ class Workspace:
 
     def _file(self, digest: str) -> Path:
         if not _HASH.fullmatch(digest):
-            raise NotFound(f"There is no plan {digest!r}", next_step=Advice("Make one", TERRAFORM_PLAN))
+            raise NotFound(f"There is no plan {digest!r}", next_step=Advice("Make one", tools.terraform_plan))
         return self._plans / f"{digest}.tfplan"
 
     # -- the program -----------------------------------------------------------------------------------------------
@@ -251,19 +254,19 @@ class Workspace:
     async def _run(self, argv: tuple[str, ...], variables: Mapping[str, str], seconds: float) -> tuple[int, bytes, str]:
         surroundings = {**_surroundings(), **variables}
         try:
-            code, out, said = await capture_output((self.program, *argv), self.folder, surroundings, seconds)
+            code, out, stderr = await capture_output((self.program, *argv), self.folder, surroundings, seconds)
         except TimedOut as late:
             slow = "The first time, it downloads its providers" if argv[0] == "init" else None
-            step = Advice("Allow more seconds; nothing was applied", TERRAFORM_PLAN)
+            step = Advice("Allow more seconds; nothing was applied", tools.terraform_plan)
             raise TimedOut(f"{late.what} It was running {argv[0]}", why=slow, next_step=step) from None
         if code != 0:
-            words = _strip_box(said) or _strip_box(out.decode("utf-8", "replace"))
+            words = _strip_box(stderr) or _strip_box(out.decode("utf-8", "replace"))
             if "state lock" in words:
                 raise Conflict(
                     "Another process is working on this state", why=words, next_step="Wait until it has ended"
                 )
             raise ServerFailed(f"{Path(self.program).name} {argv[0]} failed", why=f"It said: {words}")
-        return code, out, said
+        return code, out, stderr
 
 
 def _surroundings() -> dict[str, str]:
@@ -276,20 +279,22 @@ def _read(digest: str, shown: Mapping[str, Any]) -> SavedPlan:
         digest,
         _changes(shown.get("resource_changes")),
         _changes(shown.get("resource_drift")),
-        tuple(name for name, one in outputs.items() if one.get("actions") != ["no-op"]),
+        tuple(name for name, output in outputs.items() if output.get("actions") != ["no-op"]),
         hashlib.sha256(msgspec.json.encode([shown.get("resource_changes"), outputs], order="sorted")).hexdigest()[:16],
     )
 
 
 def _changes(listed: Any) -> tuple[Change, ...]:
-    found = []
-    for one in listed or ():
-        change = one.get("change", {})
+    changes = []
+    for resource in listed or ():
+        change = resource.get("change", {})
         actions = change.get("actions", [])
         action = "replace" if {"create", "delete"} <= set(actions) else _ACTIONS.get("".join(actions[:1]))
         if action is not None:
-            found.append(Change(str(one.get("address", "")), action, _fields(change) if action != "create" else ()))
-    return tuple(found)
+            changes.append(
+                Change(str(resource.get("address", "")), action, _fields(change) if action != "create" else ())
+            )
+    return tuple(changes)
 
 
 def _fields(change: Mapping[str, Any]) -> tuple[str, ...]:
@@ -301,13 +306,15 @@ def _fields(change: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _apply_failed(saved: SavedPlan, done: list[str], faults: list[str]) -> TaskFailed:
-    rest = [one.address for one in saved.changes if one.address not in done]
+    rest = [change.address for change in saved.changes if change.address not in done]
     how_far = f"Done: {', '.join(done[:20]) or 'nothing'}. Not done: {', '.join(rest[:20])}"
     return TaskFailed(
         "The plan was not applied completely",
         why=f"{'; '.join(faults[:3])[:WORDS]} {how_far}",
         next_step=Advice(
-            "The state contains what was done. Plan the rest, or destroy everything", TERRAFORM_PLAN, TERRAFORM_DESTROY
+            "The state contains what was done. Plan the rest, or destroy everything",
+            tools.terraform_plan,
+            tools.terraform_destroy,
         ),
         facts={"done": done[:SHOWN], "not_done": rest[:SHOWN]},
     )
@@ -315,8 +322,8 @@ def _apply_failed(saved: SavedPlan, done: list[str], faults: list[str]) -> TaskF
 
 def _values(file: Path) -> dict[str, str]:
     try:
-        found: dict[str, str] = read_json(file.read_bytes(), dict[str, str])
-        return found
+        values: dict[str, str] = read_json(file.read_bytes(), dict[str, str])
+        return values
     except (OSError, Unreadable):
         return {}
 
@@ -326,5 +333,5 @@ def _digest(file: Path) -> str:
 
 
 def _strip_box(text: str) -> str:
-    """Without the frame around Terraform's errors."""
+    """Remove the frame around Terraform's errors."""
     return " ".join(text.translate(dict.fromkeys(map(ord, "╷│╵"), " ")).split())[-WORDS:]

@@ -18,9 +18,11 @@ from typing import TypeVar
 
 import msgspec
 
+from quorate.config.files import write_private
 from quorate.documents import Unreadable, read_json
 from quorate.problems import AuthenticationFailed, BadArgument, Conflict, NotConfigured, NotFound
 from quorate.secret import Secret
+from quorate.state.passphrase import BLOCK, COST, LANES, derive_key
 
 FORMAT, VERSION = "quorate-secrets", 1
 LONGEST_FILE, LONGEST_SECRET = 4 * 1024 * 1024, 4096
@@ -112,10 +114,10 @@ class Vault:
         return name in book.secrets
 
     def remove(self, name: str) -> bool:
-        """Whether it existed. Like every change, it needs the right passphrase."""
+        """Remove a secret; returns False if there was none. Like every change, this needs the passphrase."""
         with self._changing() as book:
             self._unlock(book)
-            left = {one: sealed for one, sealed in book.secrets.items() if one != name}
+            left = {other: sealed for other, sealed in book.secrets.items() if other != name}
             if len(left) < len(book.secrets):
                 self._write(msgspec.structs.replace(book, secrets=left))
         return name in book.secrets
@@ -140,15 +142,13 @@ class Vault:
     @contextmanager
     def _changing(self) -> Iterator[VaultContent]:
         """The file or a new one, locked against concurrent changes."""
-        from quorate.state.file_lock import locked_folder
+        from quorate.state.sqlite import locked_folder
 
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked_folder(self.file.parent):
             yield self._read() if self.file.exists() else self._empty()
 
     def _write(self, book: VaultContent) -> None:
-        from quorate.config.writer import write_private
-
         write_private(self.file, msgspec.structs.replace(book, sha256=book.checksum()).text())
 
     # -- reading and opening ---------------------------------------------------------------------------------------
@@ -196,14 +196,10 @@ class Vault:
         return text
 
     def _empty(self) -> VaultContent:
-        from quorate.state.passphrase import BLOCK, COST, LANES
-
         unchecked = VaultContent(FORMAT, VERSION, COST, BLOCK, LANES, os.urandom(16), SealedSecret(b"", b""), {})
         return msgspec.structs.replace(unchecked, check=_seal(self._key(unchecked), _CHECK, ""))
 
     def _key(self, book: VaultContent) -> bytes:
-        from quorate.state.passphrase import derive_key
-
         assert self._passphrase is not None
         made_of = (book.salt, book.cost, book.block, book.lanes)
         if made_of not in self._keys:
@@ -221,8 +217,8 @@ def ensure_long(passphrase: Secret) -> None:
 
 def _decode(content: bytes, kind: type[T]) -> T | None:
     try:
-        found: T = read_json(content, kind)
-        return found
+        value: T = read_json(content, kind)
+        return value
     except Unreadable:
         return None
 

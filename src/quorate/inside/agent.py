@@ -12,8 +12,8 @@ import contextlib
 import re
 from typing import Any
 
-from quorate.hints import GUEST_FILE_WRITE, GUEST_JOB, Advice
-from quorate.inside.powershell import launch_command, taskkill_argv, write_command
+from quorate.hints import Advice, tools
+from quorate.inside.posix_files import shell_script
 from quorate.inside.ssh_transport import (
     FILE_SECONDS,
     content_of,
@@ -24,6 +24,7 @@ from quorate.inside.ssh_transport import (
     timed_out,
 )
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
+from quorate.inside.windows_files import launch_command, taskkill_argv, write_command
 from quorate.problems import (
     BadArgument,
     Conflict,
@@ -36,8 +37,8 @@ from quorate.problems import (
     TimedOut,
     Unreachable,
 )
-from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.connection import Clock
 from quorate.ssh.launcher import Launch, Stream, kill_argv
 
 FIRST_PAUSE, LONGEST_PAUSE, BACKOFF = 0.1, 2.0, 1.5
@@ -61,11 +62,9 @@ _UNKNOWN_PROCESS = re.compile(
     r"Invalid parameter 'pid'|PID .* does not exist"
 )  # before version 9.0 of the agent, and since
 _BROKEN_OFF = "596 Broken pipe"  # PVE cannot encode the typographic quotes in the agent's error message
-_ENGLISH = {"LC_ALL": "C"}
 _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 6: "ABRT", 9: "KILL", 11: "SEGV", 13: "PIPE", 15: "TERM"}
-
-
 _SILENCE = (Conflict, NodeOffline, ServerFailed, TimedOut, Unreachable)
+"""What a busy or restarting agent causes; tolerated for a while."""
 
 
 class AgentTransport:
@@ -107,10 +106,10 @@ class AgentTransport:
 
     async def _begin(self, command: Command, limit: float | None, keep: int) -> AgentJob:
         if self.system == "windows":
-            argv, given = launch_command(command, limit)
+            argv, stdin = launch_command(command, limit)
         else:
-            argv, given = await self._launch(command, limit)
-        starting = asyncio.ensure_future(self.execute(argv, given))
+            argv, stdin = await self._launch(command, limit)
+        starting = asyncio.ensure_future(self.execute(argv, stdin))
         try:
             return AgentJob(self, self._guest, await asyncio.shield(starting), keep)
         except asyncio.CancelledError:  # it may have started before its process id arrives
@@ -123,24 +122,21 @@ class AgentTransport:
 
     async def _launch(self, command: Command, limit: float | None) -> tuple[tuple[str, ...], str]:
         launch = Launch(command.argv, command.env, command.cwd, command.user, limit)
-        given = launch.lines() + command.stdin
-        if command.stdin and (len(given) > MOST_INPUT or not command.stdin.isascii()):
-            file = await self._stdin_file(command.stdin)
+        stdin = launch.lines() + command.stdin
+        if command.stdin and (len(stdin) > MOST_INPUT or not command.stdin.isascii()):
+            file = await self._create_temporary(_SAFE_FILE)  # input that is too long or not ASCII, for root only
+            await self.write_file(file, command.stdin)
             launch = Launch(command.argv, command.env, command.cwd, command.user, limit, stdin_file=file)
-            given = launch.lines()
-        if len(given) > MOST_INPUT:
+            stdin = launch.lines()
+        if len(stdin) > MOST_INPUT:
             raise BadArgument(
                 "The command is too long for the guest agent",
                 why=f"It takes {MOST_INPUT // 1024} KiB",
-                next_step=Advice("Write a script to a file and run that, or pass data as stdin", GUEST_FILE_WRITE),
+                next_step=Advice(
+                    "Write a script to a file and run that, or pass data as stdin", tools.guest_file_write
+                ),
             )
-        return launch.shell, given.decode("ascii")
-
-    async def _stdin_file(self, data: bytes) -> str:
-        """A file inside that only root can read, for input that is too long or not ASCII."""
-        file = await self._create_temporary(_SAFE_FILE)
-        await self.write_file(file, data)
-        return file
+        return launch.shell, stdin.decode("ascii")
 
     async def _create_temporary(self, command: tuple[str, ...]) -> str:
         """The path of a new temporary file or folder."""
@@ -149,11 +145,11 @@ class AgentTransport:
             raise GuestRefused("The guest cannot create a temporary file", why=f"It said: {_words(output.stderr)}")
         return output.stdout.decode().strip()
 
-    async def execute(self, argv: tuple[str, ...], given: str = "") -> int:
+    async def execute(self, argv: tuple[str, ...], stdin: str = "") -> int:
         """The id of the process. The request is sent once: if the answer is lost, the outcome is unknown."""
         params: dict[str, Any] = {"command": list(argv)}
-        if given:
-            params["input-data"] = given
+        if stdin:
+            params["input-data"] = stdin
         try:
             answer = await self._guest.tell_agent("exec", params)
         except OutcomeUnknown as problem:
@@ -182,15 +178,15 @@ class AgentTransport:
         return as_bytes(str(whole["content"]))[offset : offset + limit]
 
     async def _read_pieces(self, path: str, offset: int, limit: int) -> bytes:
-        found = bytearray()
-        while len(found) < limit:
-            count = min(MAX_READ, limit - len(found))
-            piece = await self._ask_file(path, offset=offset + len(found), count=count, decode=False)
+        content = bytearray()
+        while len(content) < limit:
+            count = min(MAX_READ, limit - len(content))
+            piece = await self._ask_file(path, offset=offset + len(content), count=count, decode=False)
             data = _from_base64(str(piece["content"]))
-            found += data
+            content += data
             if len(data) < count:
                 break
-        return bytes(found)
+        return bytes(content)
 
     async def _ask_file(self, path: str, **how: Any) -> dict[str, Any]:
         try:
@@ -224,14 +220,14 @@ class AgentTransport:
             ) from None
 
     async def _write_by_commands(self, path: str, data: bytes, *, append: bool) -> None:
-        """For what the agent's own write cannot do: names beyond ASCII, appending, long files on Windows."""
+        """Write what the agent itself cannot: names beyond ASCII, appending, long files on Windows."""
         for at in range(0, max(1, len(data)), _PIECE):
             piece = base64.b64encode(data[at : at + _PIECE])
             if self.system == "windows":
                 command = write_command(path, piece.decode(), append=append or at > 0)
             else:
                 script = _ADD if append or at > 0 else _MAKE
-                command = Command(("/bin/sh", "-c", script, "sh", path), stdin=piece, env=_ENGLISH)
+                command = shell_script(script, path, stdin=piece)
             await self._run_writing(command, path)
 
     async def _write_together(self, path: str, data: bytes, *, append: bool) -> None:
@@ -241,18 +237,15 @@ class AgentTransport:
             for number, at in enumerate(range(0, len(data), MAX_WRITE)):
                 await self._store(f"{folder}/{number:06}", data[at : at + MAX_WRITE], path)
         except BaseException:
-            self._cluster.ssh.pool.in_background(self._forget(folder))
+            self._cluster.ssh.pool.in_background(self.run(Command(("/bin/rm", "-rf", folder))))
             raise
         script = _PUT_AFTER if append else _PUT_TOGETHER
-        await self._run_writing(Command(("/bin/sh", "-c", script, "sh", folder, path), env=_ENGLISH), path)
+        await self._run_writing(shell_script(script, folder, path), path)
 
     async def _run_writing(self, command: Command, path: str) -> None:
         output = await self.run(command, seconds=FILE_SECONDS)
         if output.exit_code != 0:
             raise file_problem(output, f"{path} could not be written")
-
-    async def _forget(self, folder: str) -> None:
-        await self.run(Command(("/bin/rm", "-rf", folder)))
 
 
 class AgentJob:
@@ -293,7 +286,8 @@ class AgentJob:
             f"The guest agent of {self._guest} stopped answering, so the state of the command is unknown",
             why=str(problem),
             next_step=Advice(
-                "The command was started and not sent again. Poll it later", GUEST_JOB(action="poll", job=self.handle)
+                "The command was started and not sent again. Poll it later",
+                tools.guest_job(action="poll", job=self.handle),
             ),
         )
 
@@ -301,10 +295,10 @@ class AgentJob:
         return Output(None)
 
     def leave(self) -> None:
-        """The agent keeps it; it uses no resources here."""
+        """Do nothing: the agent keeps the command, and it uses no resources here."""
 
     async def stop(self) -> None:
-        """The agent is asked first, because only a process that it started may be killed."""
+        """Terminate the command. The agent is asked first, because only a process that it started may be killed."""
         for signal in ("TERM", "KILL"):
             if await self._has_ended():
                 return

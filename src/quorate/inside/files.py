@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from quorate.hints import GUEST_DIR_LIST, see
+from quorate.hints import see, tools
 from quorate.inside import posix_files, windows_files
 from quorate.inside.entries import Entry, Listing, WriteTarget
 from quorate.inside.transport import Transport
@@ -33,14 +33,14 @@ async def list_folder(transport: Transport, path: str) -> Listing:
 async def require_readable(transport: Transport, path: str) -> Entry:
     """The file behind a path and its links. Raises Conflict if it has no content to read."""
     if transport.system == "windows":
-        found = await windows_files.stat_path(transport, path)
+        entry = await windows_files.stat_path(transport, path)
     else:
-        found = await posix_files.stat_path(transport, path, behind_links=True)
-    if found.type == "folder":
-        raise Conflict(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
-    if found.type in _UNREADABLE:
-        raise Conflict(f"{path} is {_UNREADABLE[found.type]}, not a file", why="Reading it might never end")
-    return found
+        entry = await posix_files.stat_path(transport, path, behind_links=True)
+    if entry.type == "folder":
+        raise Conflict(f"{path} is a folder", next_step=see("List its contents", tools.guest_dir_list(path=path)))
+    if entry.type in _UNREADABLE:
+        raise Conflict(f"{path} is {_UNREADABLE[entry.type]}, not a file", why="Reading it might never end")
+    return entry
 
 
 async def write_atomically(

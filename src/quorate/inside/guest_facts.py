@@ -1,4 +1,4 @@
-"""Facts about the system and the network inside a guest: from its agent, a POSIX shell or PowerShell."""
+"""Facts about a guest: its system and network as seen from inside, or as the agent of a VM reports them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from quorate.inside.facts.collector import collect_answers, read_facts
 from quorate.inside.facts.model import Facts, Filesystem, Interface
 from quorate.inside.facts.network import search_domains
-from quorate.inside.powershell import run_powershell
 from quorate.inside.transport import Transport
+from quorate.inside.windows_files import run_powershell
 from quorate.problems import Problem
 from quorate.pve.cluster import Guest
 
@@ -50,7 +50,7 @@ class SystemFacts:
 
     def filled_from(self, other: SystemFacts) -> SystemFacts:
         """These facts, with gaps filled from the other."""
-        empty = [one.name for one in fields(self) if getattr(self, one.name) in (None, "", [])]
+        empty = [attribute.name for attribute in fields(self) if getattr(self, attribute.name) in (None, "", [])]
         return replace(self, **{name: getattr(other, name) for name in empty})
 
 
@@ -73,29 +73,31 @@ async def system_facts(transport: Transport, label: str) -> SystemFacts:
 async def network_facts(transport: Transport, label: str) -> NetworkFacts:
     if transport.system == "windows":
         reported = await run_powershell(transport, "Reading the network", _WINDOWS_NETWORK)
-        gateways, dns, search = ([str(one) for one in reported.get(key) or []] for key in ("gateways", "dns", "search"))
+        gateways, dns, search = (
+            [str(part) for part in reported.get(key) or []] for key in ("gateways", "dns", "search")
+        )
         return NetworkFacts(gateways=gateways, dns=dns, search=search)
     answers = await collect_answers(transport, label, sections=("network",))
-    found = read_facts(answers, ("network",)).network
-    if found is None:
+    network = read_facts(answers, ("network",)).network
+    if network is None:
         return NetworkFacts(search=search_domains(answers))
-    return NetworkFacts(list(found.interfaces), list(found.gateways), list(found.dns), search_domains(answers))
+    return NetworkFacts(list(network.interfaces), list(network.gateways), list(network.dns), search_domains(answers))
 
 
-def _posix_system(found: Facts, kernel_name: str) -> SystemFacts:
-    system, memory, uptime = found.system, found.memory, found.uptime
+def _posix_system(facts: Facts, kernel_name: str) -> SystemFacts:
+    system, memory, uptime = facts.system, facts.memory, facts.uptime
     total, available = (memory.total, memory.available) if memory else (None, None)
     return SystemFacts(
         os=(system.name or "") if system else "",
         kernel=" ".join(part for part in (kernel_name, system.kernel, system.architecture) if part) if system else "",
         hostname=(system.hostname or "") if system else "",
         uptime=uptime.seconds if uptime else None,
-        load=" ".join(f"{one:.2f}" for one in uptime.load) if uptime else "",
-        cpus=found.cpu.threads if found.cpu else None,
+        load=" ".join(f"{average:.2f}" for average in uptime.load) if uptime else "",
+        cpus=facts.cpu.threads if facts.cpu else None,
         memory_total=total,
         memory_used=None if total is None or available is None else total - available,
-        filesystems=list(found.filesystems or ()),
-        users=[f"{user.name} ({user.origin})" if user.origin else user.name for user in found.users or ()],
+        filesystems=list(facts.filesystems or ()),
+        users=[f"{user.name} ({user.origin})" if user.origin else user.name for user in facts.users or ()],
     )
 
 
@@ -128,13 +130,13 @@ async def agent_facts(guest: Guest) -> SystemFacts:
         timezone=str((zone or {}).get("zone", "")),
         clock=time / _NANOSECONDS if isinstance(time, int) else None,
         cpus=len([cpu for cpu in cpus if cpu.get("online")]) if isinstance(cpus, list) else None,
-        filesystems=[_filesystem(one) for one in volumes or [] if one.get("total-bytes")],
-        users=[_user(one) for one in users or []],
+        filesystems=[_filesystem(row) for row in volumes or [] if row.get("total-bytes")],
+        users=[_user(row) for row in users or []],
     )
 
 
 async def _agent_result_or_none(guest: Guest, name: str) -> Any:
-    """None where this agent lacks the command."""
+    """The result of an agent command; None if this agent lacks it."""
     try:
         return await _agent_result(guest, name)
     except Problem:

@@ -6,11 +6,10 @@ import datetime
 import re
 from dataclasses import dataclass
 
-from quorate.hints import HOST_FILE, NAMED, Advice, see
-from quorate.inside import names
-from quorate.inside.paths import guest_path
-from quorate.inside.posix_script import failure, shell_script
-from quorate.inside.transport import Transport
+from quorate.hints import NAMED, Advice, see, tools
+from quorate.inside.entries import guest_path
+from quorate.inside.posix_files import failure, shell_script
+from quorate.inside.transport import Transport, require_service, unit_name
 from quorate.problems import BadArgument, GuestRefused, NotFound
 
 READ_BYTES = 1000 * 1024
@@ -20,7 +19,8 @@ _HEAD = 4096
 _NO_LOG, _NO_UNIT = 20, 21
 
 # $1 unit or nothing, $2 and $3 seconds since 1970 or nothing, $4 file or nothing, $5 most lines, $6 most bytes.
-# The first line says where the rest is from, and the machine's time zone.
+# The first line says where the rest is from, and the machine's time zone. The journal is read from its end, because
+# systemd 252 counts lines from the oldest if there is a time.
 _READ = f"""
 from() {{ printf '%s\\t%s\\n' "$1" "$(date +%z)"; }}
 if [ -n "$4" ]; then
@@ -34,7 +34,7 @@ if command -v journalctl >/dev/null && {{ [ -d /run/systemd/system ] || [ -d /va
   [ -z "$2" ] || set -- "$@" --since "@$2"
   [ -z "$3" ] || set -- "$@" --until "@$3"
   q_lines=$4; q_bytes=$5; shift 5
-  journalctl "$@" -n "$q_lines" | tail -c "$q_bytes"; exit 0
+  journalctl "$@" -r -n "$q_lines" | head -c "$q_bytes"; exit 0
 fi
 for at in /var/log/syslog /var/log/messages /var/log/system.log; do
   [ -r "$at" ] || continue
@@ -77,33 +77,46 @@ async def read_log(
     """The last lines that match. Raises a Problem if there is no such log, or if its lines have no times."""
     if transport.system == "windows":
         raise GuestRefused("The logs of Windows are read by commands only", next_step="Use Get-WinEvent")
-    wanted = _compile_pattern(pattern)
-    name = names.unit_name(names.require_service(unit, "posix")) if unit else ""
+    expression = _compile_pattern(pattern)
+    name = unit_name(require_service(unit, "posix")) if unit else ""
     file = guest_path(path, "posix") if path else ""
-    count = str(_LINES_WHEN_SEARCHED if wanted else lines + 1)
+    count = str(_LINES_WHEN_SEARCHED if expression else lines + 1)
     most = READ_BYTES
-    given = (name, _whole(since), _whole(until), file, count)
-    output = await transport.run(shell_script(_READ, *given, str(most)), keep=most + _HEAD)
+    arguments = (name, _whole(since), _whole(until), file, count)
+    output = await transport.run(shell_script(_READ, *arguments, str(most)), keep=most + _HEAD)
     if output.stdout_cut:  # of what is too long for the transport, the beginning is kept; the end is wanted
         most = max(len(output.stdout) - _HEAD, _HEAD)
-        output = await transport.run(shell_script(_READ, *given, str(most)), keep=most + _HEAD)
+        output = await transport.run(shell_script(_READ, *arguments, str(most)), keep=most + _HEAD)
     if output.exit_code == _NO_LOG or not output.stdout:
         raise _missing(path) if output.exit_code == _NO_LOG else failure(output, "Reading the log")
     head, _, body = output.stdout.partition(b"\n")
     source, _, zone = head.decode("utf-8", "replace").partition("\t")
-    found = body.decode("utf-8", "replace").splitlines()
-    unread = len(body) >= most or (wanted is not None and len(found) >= _LINES_WHEN_SEARCHED)
-    if source != "journal":
-        oldest = next((at for line in found if (at := parse_timestamp(line, zone.strip(), now)) is not None), None)
+    matching = body.decode("utf-8", "replace").splitlines()
+    unread = len(body) >= most or (expression is not None and len(matching) >= _LINES_WHEN_SEARCHED)
+    if source == "journal":
+        matching = _oldest_first(matching)
+    else:
+        oldest = next((at for line in matching if (at := parse_timestamp(line, zone.strip(), now)) is not None), None)
         unread = len(body) >= most and (since is None or oldest is None or oldest >= since)
         if unit:
             short = unit.removesuffix(".service")
-            found = [line for line in found if short in line]
+            matching = [line for line in matching if short in line]
         if since is not None or until is not None:
-            found = _within(found, since, until, zone.strip(), now, source)
-    if wanted is not None:
-        found = [line for line in found if wanted.search(line)]
-    return Excerpt(source, found[-lines:], len(found) > lines, unread)
+            matching = _within(matching, since, until, zone.strip(), now, source)
+    if expression is not None:
+        matching = [line for line in matching if expression.search(line)]
+    return Excerpt(source, matching[-lines:], len(matching) > lines, unread)
+
+
+def _oldest_first(lines: list[str]) -> list[str]:
+    """Entries in order of time. Further lines of an entry are indented and follow its first."""
+    entries: list[list[str]] = []
+    for line in lines:
+        if entries and line[:1].isspace():
+            entries[-1].append(line)
+        else:
+            entries.append([line])
+    return [line for entry in reversed(entries) for line in entry]
 
 
 def _whole(moment: float | None) -> str:
@@ -123,10 +136,12 @@ def _compile_pattern(pattern: str | None) -> re.Pattern[str] | None:
 
 def _missing(path: str | None) -> NotFound:
     if path:
-        return NotFound(f"There is no log file {path}", next_step=see("See what exists", HOST_FILE(path="/var/log")))
+        return NotFound(
+            f"There is no log file {path}", next_step=see("See what exists", tools.host_file(path="/var/log"))
+        )
     return NotFound(
         "This machine keeps no journal and no system log that could be read",
-        next_step=Advice("Give {path}, the file of the log", HOST_FILE(path="/var/log"), path=NAMED),
+        next_step=Advice("Give {path}, the file of the log", tools.host_file(path="/var/log"), path=NAMED),
     )
 
 
@@ -134,30 +149,30 @@ def _within(
     lines: list[str], since: float | None, until: float | None, zone: str, now: float, source: str
 ) -> list[str]:
     """Lines of that time. One without a time, such as of a stack trace, belongs to the line before it."""
-    found, at, known = [], None, False
+    selected, at, known = [], None, False
     for line in lines:
         if (moment := parse_timestamp(line, zone, now)) is not None:
             at, known = moment, True
         if at is not None and (since is None or at >= since) and (until is None or at <= until):
-            found.append(line)
+            selected.append(line)
     if lines and not known:
         raise BadArgument(
             f"The lines of {source} have no time that is understood, so since and until cannot be used",
             next_step=Advice("Leave them out, and use {pattern} or {lines}", pattern=NAMED, lines=NAMED),
         )
-    return found
+    return selected
 
 
 def parse_timestamp(line: str, zone: str, now: float) -> float | None:
     """When a line was written, by the time near its beginning; without a zone, in that of the machine."""
     head = line[:120]
-    if found := _ISO.search(head):
-        return _epoch([int(one) for one in found.groups()[:6]], found[7] or zone)
-    if found := _WEB.search(head):
-        day, month, year, *time, own = found.groups()
+    if match := _ISO.search(head):
+        return _epoch([int(part) for part in match.groups()[:6]], match[7] or zone)
+    if match := _WEB.search(head):
+        day, month, year, *time, own = match.groups()
         return _epoch([int(year), _MONTHS.get(month, 0), int(day), *map(int, time)], own)
-    if found := _SYSLOG.search(head):
-        month, *rest = found.groups()
+    if match := _SYSLOG.search(head):
+        month, *rest = match.groups()
         year = datetime.datetime.fromtimestamp(now, datetime.UTC).year
         moment = _epoch([year, _MONTHS.get(month, 0), *map(int, rest)], zone)
         if moment is not None and moment > now + 86_400:  # it was written last year

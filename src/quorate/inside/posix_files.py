@@ -1,27 +1,28 @@
-"""Files of POSIX guests, through programs that both coreutils and BusyBox have."""
+"""Fixed shell scripts for POSIX guests. Values are positional arguments, never part of the script's text."""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
 
-from quorate.hints import GUEST_DIR_LIST, GUEST_FILE_READ, GUEST_PATH_STAT, Advice, see
-from quorate.inside.entries import Entry, Listing, WriteTarget
-from quorate.inside.paths import parent_of
-from quorate.inside.posix_script import error_message, failure, shell_script
-from quorate.inside.transport import Output, Transport
+from quorate.hints import Advice, see, tools
+from quorate.inside.entries import Entry, Listing, WriteTarget, parent_of
+from quorate.inside.transport import Command, Output, Transport
 from quorate.problems import Conflict, GuestRefused, NotFound, Problem
 
+MAX_MESSAGE = 400
+"""How many characters of a guest's message an error shows."""
+
+_ENGLISH = {"LC_ALL": "C"}
+_NOT_FOUND = 127
 LISTED_BYTES = 2 * 1024 * 1024
 """A longer listing is cut here, at about twenty thousand entries."""
-
 # Type and mode in hexadecimal, size, links, ids, time; then user and group names, which contain no slash. No path
 # contains two slashes in a row, so those start an entry, and names may contain anything, even line breaks.
 _FORMAT = "%f %s %h %u %g %Y/%U/%G"
 _NEW_MODE = "0644"
 _OTHER_WAY = 20
 _LOST_LINK = 21
-
 _STAT = 'stat -c "$2" -- "$1" && { test ! -L "$1" || readlink -- "$1"; }'
 _STAT_BEHIND = 'stat -L -c "$2" -- "$1"'
 _LIST = (
@@ -50,7 +51,6 @@ _FINISH = (
     'mv -f -- "$1" "$2"'
 )
 _ADJUST = 'test -z "$2" || chown -- "$2" "$1" || exit\ntest -z "$3" || chmod -- "$3" "$1"'
-
 _TYPES = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "folder",
@@ -60,6 +60,30 @@ _TYPES = {
     stat.S_IFBLK: "device",
     stat.S_IFCHR: "device",
 }
+
+
+def shell_script(text: str, *values: str, stdin: bytes = b"") -> Command:
+    """`text` for the guest's /bin/sh, with `values` as $1, $2 and so on; messages are in English."""
+    return Command(("/bin/sh", "-c", text, "sh", *values), stdin=stdin, env=_ENGLISH)
+
+
+def error_message(output: Output) -> str:
+    """The guest's error message, shortened."""
+    text = (output.stderr or output.stdout).decode("utf-8", "replace").strip()
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+
+
+def failure(output: Output, doing: str) -> Problem:
+    """What went wrong with a script, with the guest's own message."""
+    message = error_message(output)
+    if "No such file or directory" in message:
+        return NotFound(f"{doing}: it does not exist", why=f"It said: {message}")
+    if output.exit_code == _NOT_FOUND:
+        return GuestRefused(f"{doing}: it lacks a program for this", why=f"It said: {message}")
+    if any(text in message for text in ("Is a directory", "Not a directory", "File exists")):
+        return Conflict(f"{doing}: not possible", why=f"It said: {message}")
+    end = f"signal {output.signal}" if output.exit_code is None else f"exit code {output.exit_code}"
+    return GuestRefused(f"{doing}: it refused", why=f"It said: {message}" if message else f"It ended with {end}")
 
 
 async def stat_path(transport: Transport, path: str, *, behind_links: bool = False) -> Entry:
@@ -75,7 +99,8 @@ async def list_folder(transport: Transport, path: str) -> Listing:
     if output.exit_code == _OTHER_WAY and output.stdout:
         kind = _entry(output.stdout.strip(), b"").type
         raise Conflict(
-            f"{path} is a {kind}, not a folder", next_step=Advice("Read it", GUEST_PATH_STAT, GUEST_FILE_READ)
+            f"{path} is a {kind}, not a folder",
+            next_step=Advice("Read it", tools.guest_path_stat, tools.guest_file_read),
         )
     if output.exit_code != 0 or (output.stderr and not output.stdout):
         raise failure(output, f"Listing {path}")
@@ -126,7 +151,7 @@ async def prepare(transport: Transport, path: str, *, parents: bool, append: boo
         if temporary:
             await discard(transport, temporary)
         raise Conflict(
-            f"{path} is a {old.type}, not a file", next_step=Advice("Give the path of a file", GUEST_DIR_LIST)
+            f"{path} is a {old.type}, not a file", next_step=Advice("Give the path of a file", tools.guest_dir_list)
         )
     return WriteTarget(target, temporary, old)
 
@@ -152,7 +177,9 @@ def _plain(part: bytes, path: str) -> str:
 
 def _prepare_problem(output: Output, path: str) -> Problem:
     if output.exit_code == _LOST_LINK:
-        return Conflict(f"{path} is a dangling link", next_step=see("See where it points", GUEST_PATH_STAT(path=path)))
+        return Conflict(
+            f"{path} is a dangling link", next_step=see("See where it points", tools.guest_path_stat(path=path))
+        )
     if "No such file or directory" in error_message(output):
         return NotFound(
             f"The folder of {path} does not exist", next_step=Advice("Create it with {parents}", parents=True)

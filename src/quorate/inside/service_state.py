@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quorate.hints import see, tools
+from quorate.problems import NotFound
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -16,14 +19,14 @@ class Service:
     detail: str = ""
     """The manager's own word: running, exited, auto-restart, crashed …"""
     enabled: str = ""
-    """Whether it starts with the system: enabled, disabled, or the manager's own word."""
+    """enabled or disabled at the start of the system, or the manager's own word."""
     description: str = ""
     pid: int = 0
     since: str = ""
     result: str = ""
     """How its latest run ended, if it failed."""
     busy: bool = False
-    """Whether the manager still works on it."""
+    """Whether the manager is still changing its state."""
     log: list[str] = field(default_factory=list)
 
     @property
@@ -35,7 +38,7 @@ class Service:
         return self.state == "failed" or self.detail == "auto-restart" or bool(self.result)
 
 
-_WANTED: dict[str, Callable[[Service], bool]] = {
+_REACHED: dict[str, Callable[[Service], bool]] = {
     # A unit that runs once and succeeds is inactive afterwards, too.
     "start": lambda service: not service.failed and (service.state == "active" or service.manager == "systemd"),
     "restart": lambda service: not service.failed and (service.state == "active" or service.manager == "systemd"),
@@ -47,4 +50,10 @@ _WANTED: dict[str, Callable[[Service], bool]] = {
 
 
 def has_taken_effect(service: Service, action: str) -> bool:
-    return _WANTED[action](service)
+    return _REACHED[action](service)
+
+
+def no_service(name: str) -> NotFound:
+    return NotFound(
+        f"There is no service {name!r}", next_step=see("List the services", tools.host_service, tools.guest_service)
+    )

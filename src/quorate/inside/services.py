@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quorate.hints import GUEST_EXEC, HOST_EXEC, Advice
+from quorate.hints import Advice, tools
 from quorate.inside import posix_services, windows_services
 from quorate.inside.service_state import Service, has_taken_effect
 from quorate.inside.transport import Transport
 from quorate.problems import GuestRefused
-from quorate.pve.clock import Clock
+from quorate.pve.connection import Clock
 
 LOG_LINES_ON_FAILURE = 15
 _SHORTEST, _LONGEST = 0.5, 3.0
@@ -72,6 +72,8 @@ async def _unexpected_state(transport: Transport, service: Service, action: str)
     return GuestRefused(
         f"After {action}, {service.name} is {now}",
         why=service.result or None,
-        next_step="See its log for the reason" if log else Advice("Look for its log inside", HOST_EXEC, GUEST_EXEC),
+        next_step="See its log for the reason"
+        if log
+        else Advice("Look for its log inside", tools.host_exec, tools.guest_exec),
         facts={"state": service.summary, "enabled": service.enabled, "log": log},
     )

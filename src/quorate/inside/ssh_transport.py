@@ -6,7 +6,8 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from quorate.hints import GUEST_DIR_LIST, GUEST_JOB, HOST_JOB, NAMED, Advice, either, see
+from quorate.hints import NAMED, Advice, either, see, tools
+from quorate.inside.posix_files import shell_script
 from quorate.inside.transport import KEPT_BYTES, Command, Job, Output
 from quorate.problems import BadArgument, GuestRefused, NotFound, Problem, SudoRefused, TimedOut, Unreachable
 from quorate.ssh.launcher import NO_SUDO, NOT_STARTED, Launch
@@ -28,7 +29,7 @@ _APPEND = 'cat >> "$1"'
 
 
 def read_command(path: str, offset: int, limit: int) -> Command:
-    return Command(("/bin/sh", "-c", _READ, "sh", path, str(offset + 1), str(limit)), env={"LC_ALL": "C"})
+    return shell_script(_READ, path, str(offset + 1), str(limit))
 
 
 def content_of(output: Output, path: str) -> bytes:
@@ -38,17 +39,19 @@ def content_of(output: Output, path: str) -> bytes:
     if output.exit_code == _NOT_THERE:
         raise missing_file_problem(path)
     if output.exit_code == _A_FOLDER:
-        raise GuestRefused(f"{path} is a folder", next_step=see("List its contents", GUEST_DIR_LIST(path=path)))
+        raise GuestRefused(f"{path} is a folder", next_step=see("List its contents", tools.guest_dir_list(path=path)))
     raise file_problem(output, f"{path} could not be read")
 
 
 def missing_file_problem(path: str) -> NotFound:
-    return NotFound(f"There is no file {path} in the guest", next_step=see("See what exists", GUEST_DIR_LIST))
+    return NotFound(f"There is no file {path} in the guest", next_step=see("See what exists", tools.guest_dir_list))
 
 
 def file_problem(output: Output, what: str) -> Problem:
-    said = output.stderr.decode("utf-8", "replace").strip()[-SHOWN_ON_TIMEOUT:]
-    return (NotFound if "No such file" in said or "nonexistent" in said else GuestRefused)(what, why=f"It said: {said}")
+    message = output.stderr.decode("utf-8", "replace").strip()[-SHOWN_ON_TIMEOUT:]
+    return (NotFound if "No such file" in message or "nonexistent" in message else GuestRefused)(
+        what, why=f"It said: {message}"
+    )
 
 
 def start_problem(guest: object, code: int | None, words: str) -> Problem:
@@ -135,8 +138,8 @@ class SshTransport:
         return content_of(output, path)
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
-        script = ("/bin/sh", "-c", _APPEND if append else _WRITE, "sh", path)
-        output = await self.run(Command(script, stdin=data, env={"LC_ALL": "C"}), seconds=FILE_SECONDS)
+        command = shell_script(_APPEND if append else _WRITE, path, stdin=data)
+        output = await self.run(command, seconds=FILE_SECONDS)
         if output.exit_code != 0:
             raise file_problem(output, f"{path} could not be written")
 
@@ -197,7 +200,7 @@ def _no_channel(seconds: float) -> TimedOut:
     return TimedOut(
         f"The command could not be started within {seconds:g} s",
         why="Other commands occupy the connection, or connecting is slow",
-        next_step=Advice("Wait for them, or stop commands in the background", GUEST_JOB, HOST_JOB),
+        next_step=Advice("Wait for them, or stop commands in the background", tools.guest_job, tools.host_job),
     )
 
 

@@ -1,12 +1,69 @@
-"""What every transport into a guest can do. A command is an argument array that never passes through a shell."""
+"""Transports: ways to run commands and move files inside a guest or host, all with the same interface.
+
+Names that become part of commands there (users, groups, modes, services) are checked by strict patterns.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from quorate.hints import see, tools
+from quorate.problems import BadArgument
 from quorate.secret import Secret
+
+_ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?"
+_USER = re.compile(_ACCOUNT)
+_OWNER = re.compile(rf"{_ACCOUNT}(?::{_ACCOUNT})?|:{_ACCOUNT}")
+_MODE = re.compile(r"[0-7]{3,4}")
+_UNIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.@\\+-]{0,254}")
+_WINDOWS_SERVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .@$()+&#{}-]{0,254}")
+_UNIT_TYPES = ("service", "socket", "timer", "path", "mount", "automount", "swap", "target", "slice", "scope", "device")
+
+
+def require_user(text: str) -> str:
+    if _USER.fullmatch(text) is None:
+        raise BadArgument(f"{text!r} is not a user name", why="User names consist of letters, digits and _ . @ + -")
+    return text
+
+
+def require_owner(text: str) -> str:
+    """`user`, `user:group` or `:group`, by name or number."""
+    if _OWNER.fullmatch(text) is None:
+        raise BadArgument(
+            f"{text!r} is not an owner",
+            why="User and group consist of letters, digits and _ . @ + -",
+            next_step="Write user, user:group or :group, by name or number",
+        )
+    return text
+
+
+def require_mode(text: str) -> str:
+    if _MODE.fullmatch(text) is None:
+        raise BadArgument(f"{text!r} is not a file mode", next_step="Write three or four octal digits, such as 0644")
+    return text
+
+
+def require_service(text: str, system: str) -> str:
+    """A service name, without wildcards or options."""
+    pattern = _WINDOWS_SERVICE if system == "windows" else _UNIT
+    if pattern.fullmatch(text) is None:
+        raise BadArgument(
+            f"{text!r} is not a service name",
+            why="A name starts with a letter or digit and contains no spaces, wildcards or quotes"
+            if system != "windows"
+            else "A name starts with a letter or digit and contains no wildcards or quotes",
+            next_step=see("List the services", tools.host_service, tools.guest_service),
+        )
+    return text
+
+
+def unit_name(text: str) -> str:
+    """The full name of a unit: `ssh` is `ssh.service`."""
+    return text if text.rpartition(".")[2] in _UNIT_TYPES else f"{text}.service"
+
 
 KEPT_BYTES = 256 * 1024
 """How much of each output stream is kept by default."""
@@ -20,7 +77,7 @@ class Command:
     cwd: str | None = None
     user: str | None = None
     password: Secret | None = None
-    """For sudo, if the login has to become another user."""
+    """The password for sudo, if the login has to become another user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +92,32 @@ class Output:
     stderr_cut: bool = False
     signal: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The standard output as text."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def complaint(self) -> str:
+        """The error output as text, without surrounding space."""
+        return self.stderr.decode("utf-8", "replace").strip()
+
+
+def fault_of(output: Output, *, late: bool = False, limit: float | None = None) -> str:
+    """How a command that has ended failed; empty if it succeeded."""
+    if late:
+        return f"stopped after {limit:g} s" if limit else "stopped at its time limit"
+    if output.signal is not None:
+        return f"command failed (signal {output.signal})"
+    if output.exit_code is None:
+        return "command failed (no exit code)"
+    return f"command failed (exit {output.exit_code})" if output.exit_code else ""
+
+
+def is_fault(text: object) -> bool:
+    """Whether the result or the state of a command says that it failed."""
+    return str(text).startswith(("command failed", "stopped after", "stopped at"))
+
 
 class Job(Protocol):
     """A command that was started and may still run."""
@@ -44,7 +127,7 @@ class Job(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to have ended, without asking the machine."""
+        """True if the command is known to have ended, without asking the machine."""
         ...
 
     async def wait(self, seconds: float) -> Output | None:
@@ -72,7 +155,7 @@ class Transport(Protocol):
 
     @property
     def description(self) -> str:
-        """For people: `pct exec 101 on pve2 as root`."""
+        """A description for people, such as `pct exec 101 on pve2 as root`."""
         ...
 
     async def run(self, command: Command, *, seconds: float = 30.0, keep: int = KEPT_BYTES) -> Output:

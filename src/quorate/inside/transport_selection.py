@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import GUEST_CLONE, GUEST_POWER, GUEST_WAIT, Advice
+from quorate.hints import Advice, tools
 from quorate.inside.agent import AgentTransport
-from quorate.inside.interfaces import read_interfaces, usable_addresses
-from quorate.inside.node_addresses import node_addresses
-from quorate.inside.pct import pct_transport
+from quorate.inside.guest_addresses import read_interfaces, usable_addresses
+from quorate.inside.pct import node_addresses, pct_transport
 from quorate.inside.ssh_transport import SshTransport, start_problem
 from quorate.inside.transport import Transport
 from quorate.problems import (
@@ -35,7 +34,7 @@ async def select_transport(cluster: Cluster, guest: Guest, *, prefer: str | None
     if guest.row.template:
         raise Conflict(
             f"{guest} is a template and never runs",
-            next_step=Advice("Clone it and start the clone", GUEST_CLONE(guest=guest.vmid)),
+            next_step=Advice("Clone it and start the clone", tools.guest_clone(guest=guest.vmid)),
         )
     chosen = prefer or ("ssh" if cluster.ssh.guest(guest.vmid) else "agent" if guest.is_vm else "pct")
     if chosen == "ssh":
@@ -73,21 +72,23 @@ def _refuse_misfit(guest: Guest, prefer: str | None) -> None:
 
 
 async def _ensure_running(guest: Guest) -> None:
-    """Asks its node, because the cluster's view lags behind."""
+    """Refuse a guest that does not run. Its node is asked, because the cluster's view lags."""
     status = await guest.get("status/current")
     if status.get("status") != "running":
         raise Conflict(
             f"{guest} is {status.get('status', 'not running')}",
             why="A guest has to run before anything can happen inside it",
-            next_step=Advice("Start it", GUEST_POWER(guest=guest.vmid, action="start"), GUEST_WAIT(guest=guest.vmid)),
+            next_step=Advice(
+                "Start it", tools.guest_power(guest=guest.vmid, action="start"), tools.guest_wait(guest=guest.vmid)
+            ),
         )
     if status.get("qmpstatus") in ("paused", "suspended"):
-        resume = GUEST_POWER(guest=guest.vmid, action="resume")
+        resume = tools.guest_power(guest=guest.vmid, action="resume")
         raise Conflict(f"{guest} is paused", next_step=Advice("Resume it", resume))
 
 
 async def _no_agent(guest: Guest, problem: Problem) -> Problem:
-    """What to do about PVE's short message, for this kind of guest."""
+    """PVE's short message, with what to do about it for this kind of guest."""
     config = await guest.get("config")
     install = _install(str(config.get("ostype", "")))
     if isinstance(problem, AgentNotConfigured):
@@ -111,7 +112,7 @@ async def _no_agent(guest: Guest, problem: Problem) -> Problem:
             next_step=Advice(
                 f"Inside {install}{option}. Or configure SSH for it (PROXMOX_VM_{guest.vmid}_SSH_HOST). If it is still "
                 "booting, wait for it",
-                GUEST_WAIT(guest=guest.vmid),
+                tools.guest_wait(guest=guest.vmid),
             ),
         )
     return problem
@@ -138,7 +139,7 @@ async def guest_ssh_transport(cluster: Cluster, guest: Guest) -> SshTransport:
 
 
 async def ssh_of_guest(cluster: Cluster, guest: Guest) -> SshTarget:
-    """At the configured address, else at the one that PVE reports."""
+    """The configured address of the guest, else the one that PVE reports."""
     if configured := cluster.ssh.guest(guest.vmid):
         return configured
     reported = await _reported_address(guest)
@@ -160,9 +161,9 @@ async def ssh_of_guest(cluster: Cluster, guest: Guest) -> SshTarget:
 
 
 async def _reported_address(guest: Guest) -> str | None:
-    """From the guest itself. Addresses in its configuration do not count: anyone who may edit it could set them."""
+    """The guest's own report. Addresses in its configuration do not count: anyone who may edit it could set them."""
     try:
-        found = usable_addresses(await read_interfaces(guest), await guest.get("config"))
+        addresses = usable_addresses(await read_interfaces(guest), await guest.get("config"))
     except Problem:
         return None
-    return next(iter(found), None)
+    return next(iter(addresses), None)

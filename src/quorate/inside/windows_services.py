@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.hints import GUEST_SERVICE, HOST_SERVICE, Advice, see
-from quorate.inside.powershell import run_powershell
-from quorate.inside.service_state import Service
+from quorate.hints import Advice
+from quorate.inside.service_state import Service, no_service
 from quorate.inside.transport import Transport
-from quorate.problems import BadArgument, NotFound
+from quorate.inside.windows_files import run_powershell
+from quorate.problems import BadArgument
 
 _TELL = """function Tell($s){@{name=$s.Name;title=$s.DisplayName;state="$($s.State)";start="$($s.StartMode)"
 pid=[int]$s.ProcessId;code=[int64]$s.ExitCode}}
@@ -50,7 +50,7 @@ _NO_ERROR = (0, 1077)
 async def status(transport: Transport, name: str, *, log_lines: int = 0) -> Service:
     facts = await run_powershell(transport, f"Reading the service {name}", _STATUS, service=name, log=log_lines)
     if not facts["found"]:
-        raise NotFound(f"There is no service {name!r}", next_step=see("List the services", HOST_SERVICE, GUEST_SERVICE))
+        raise no_service(name)
     return _service(facts)
 
 

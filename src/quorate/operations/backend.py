@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quorate.command_rules import CommandRules
 from quorate.problems import Problem
-from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster, Neighbors
-from quorate.pve.subjects import Hides, Subject
-from quorate.pve.targets import TargetRef
+from quorate.pve.connection import Clock
+from quorate.pve.targets import Hides, Subject, TargetRef
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quorate.operations.api.risk import Effect, Reason
+from quorate.operations.risk import Effect, Reason
 from quorate.problems import Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
@@ -20,7 +20,7 @@ from quorate.pve.tasks import Upid
 from quorate.pve.wire import Request
 
 Condition = Callable[[Cluster, Request, str], Awaitable[bool]]
-"""Whether it holds for a request; the text is the parameter that the effect is about."""
+"""Decides for one request; the text is the parameter that causes the effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Exemption:
 
 
 async def is_exempt(exemptions: Iterable[Exemption], cluster: Cluster, request: Request, effect: Effect) -> bool:
-    for one in exemptions:
-        if one.reason is effect.reason:
+    for exemption in exemptions:
+        if exemption.reason is effect.reason:
             try:
-                if await one.holds(cluster, request, effect.about):
+                if await exemption.holds(cluster, request, effect.about):
                     return True
             except Problem:  # what PVE has stored is unknown
                 continue
@@ -137,7 +137,7 @@ async def _is_disc(cluster: Cluster, request: Request, slot: str) -> bool:
         return False
     stored = await _stored_options(cluster, request, _GUEST_CONFIG)
     held = [str(stored[slot][key]) for key in ("value", "pending") if slot in stored and key in stored[slot]]
-    return bool(stored) and all(_is_disc_drive(one) for one in held)
+    return bool(stored) and all(_is_disc_drive(value) for value in held)
 
 
 def _is_disc_drive(value: str) -> bool:

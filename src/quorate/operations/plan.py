@@ -9,14 +9,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from pve_schema.formats import split_list
 from pve_schema.schema import Facts
 from quorate.hints import Advice, Wording
 from quorate.homelab.host import Host
 from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.stored_objects import CONTROL, Location, StoredObject, locate, predict, read_stored, sets
 from quorate.pve.tasks import Report
-from quorate.pve.wire import address, encode, pairs
+from quorate.pve.values import same
+from quorate.pve.wire import address, encode, pairs, read
 from quorate.server_files import ServerFile
 
 T = TypeVar("T")
@@ -74,7 +77,7 @@ class ActionResult:
     """It only started something that continues independently: a run."""
     next_step: str | Advice | None = None
     fault: str = ""
-    """Of a command that ran: how it failed, such as "command failed (exit 127)"."""
+    """How a command that ran has failed, such as "command failed (exit 127)"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +197,17 @@ class Plan:
     @property
     def api_calls(self) -> list[Call]:
         """Every write to the API that it is known to make."""
-        return [one for step in self.calls for one in ((step,) if isinstance(step, Call) else step.needs)]
+        return [call for step in self.calls for call in ((step,) if isinstance(step, Call) else step.needs)]
 
     def parts(self) -> list[tuple[Cluster | None, Plan]]:
         """The plan by the clusters that its steps belong to; None for the one that it is made for."""
-        found: dict[str, tuple[Cluster | None, list[Call | Action]]] = {}
+        parts: dict[str, tuple[Cluster | None, list[Call | Action]]] = {}
         for step in self.calls:
             where = step.where if isinstance(step, Action) else None
-            found.setdefault(where.name if where else "", (where, []))[1].append(step)
-        if set(found) <= {""}:
+            parts.setdefault(where.name if where else "", (where, []))[1].append(step)
+        if set(parts) <= {""}:
             return [(None, self)]
-        return [(where, replace(self, calls=tuple(steps))) for where, steps in found.values()]
+        return [(where, replace(self, calls=tuple(steps))) for where, steps in parts.values()]
 
     @property
     def digest(self) -> str:
@@ -225,8 +228,78 @@ class Plan:
     @property
     def claimed_vmids(self) -> set[int]:
         """The vmids of guests that it would create: chosen, but not used yet. A caller's value may have any type."""
-        given = (str(call.params.get(key, "")) for call in self.api_calls for key in ("vmid", "newid"))
-        return {int(vmid) for vmid in given if vmid.isascii() and vmid.isdigit()}
+        vmids = (str(call.params.get(key, "")) for call in self.api_calls for key in ("vmid", "newid"))
+        return {int(vmid) for vmid in vmids if vmid.isascii() and vmid.isdigit()}
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What gives an object its settings: a call that creates or changes it, or none."""
+
+    summary: str
+    call: Call | None
+    changed: tuple[str, ...] = ()
+    """The settings of an existing object that differ."""
+
+    def plan(self, unchanged: str, **details: Any) -> Plan:
+        """The plan of this edit alone; `details` are further fields of a plan that changes something."""
+        if self.call is None:
+            return Plan(self.summary, unchanged=(unchanged,))
+        return Plan(self.summary, (self.call,), **details)
+
+
+async def find_stored(pve: Cluster, collection: str, **key: str) -> Mapping[str, Any] | None:
+    """The object that a POST of this key to the collection would create, as it is; None if there is none."""
+    facts = await pve.facts()
+    request = read(facts, "POST", collection, key)
+    location = locate(facts, request) if request else None
+    content = (await read_stored(pve, location)).content if location else None
+    return content if isinstance(content, Mapping) else None
+
+
+async def create_or_change(
+    pve: Cluster,
+    stored: Mapping[str, Any] | None,
+    create: Call,
+    change: Call,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    whole: bool = False,
+) -> Edit:
+    """Create what is missing; of what exists, change what differs.
+
+    `defaults` are values that PVE uses without showing them. With `whole`, a change sends all settings, for requests
+    in which PVE drops or requires what does not change.
+    """
+    if stored is None:
+        return Edit(create.summary, create)
+    request = read(await pve.facts(), change.method, change.path, change.params)
+    assert request is not None, change.path
+    current = {**(defaults or {}), **stored}
+    predicted = predict(request, StoredObject(Location(change.path), current)) or {}
+    schema_of = request.match.endpoint.schema_of
+    changed = tuple(
+        name
+        for name in dict.fromkeys((*sets(request), *split_list(request.text("delete"))))
+        if not same(current.get(name), predicted.get(name), schema_of(name))
+    )
+    if not changed:
+        return Edit(change.summary, None)
+    if whole:
+        return Edit(change.summary, change, changed)
+    params = {name: value for name, value in change.params.items() if name in changed or name in CONTROL}
+    if gone := [name for name in changed if name not in predicted]:
+        params["delete"] = ",".join(gone)
+    else:
+        params.pop("delete", None)
+    return Edit(change.summary, replace(change, params=params), changed)
+
+
+def unset_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a change in which an empty value unsets its option."""
+    empty = [name for name, value in settings.items() if value == ""]
+    kept = {name: value for name, value in settings.items() if value != ""}
+    return {**kept, "delete": ",".join(empty)} if empty else kept
 
 
 def guest_call(
@@ -240,10 +313,10 @@ def guest_call(
     task_unnamed: bool = False,
     **params: Any,
 ) -> Call:
-    given = {name: value for name, value in params.items() if value is not None}
+    filled = {name: value for name, value in params.items() if value is not None}
     target = Target.of_guest(guest)
     path = guest.path(sub)
-    return Call(summary, method, path, given, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)
+    return Call(summary, method, path, filled, target, settled=settled, arrived=arrived, task_unnamed=task_unnamed)
 
 
 async def in_wire_form(backend: Backend, plan: Plan) -> Plan:

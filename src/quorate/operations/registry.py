@@ -6,10 +6,8 @@ import enum
 import importlib
 import importlib.util
 import inspect
-import pkgutil
-import sys
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NewType
@@ -22,6 +20,7 @@ from quorate.hints import Advice, ToolHint
 from quorate.pve.lookup import StaleName
 from quorate.pve.tasks import Report
 from quorate.server_files import ServerFiles
+from quorate.suggestions import suggest
 
 if TYPE_CHECKING:
     from quorate.operations.exemptions import Exemption
@@ -47,7 +46,7 @@ TOOLSETS = {
     "tasks": "what PVE is doing and has done",
     "runs": "multi-step work that survives restarts: evacuate, rolling update, restore drill, guest update, undo, move",
 }
-"""A toolset is a module or a folder of this package; its operations are those declared in it."""
+"""Named groups of operations. Each operation names its toolset."""
 HOMELAB = {
     "hosts": "plain hosts every day: status, commands, files, services, logs, updates, restart; one or many at once",
     "host_admin": "care of hosts: administration account, terminal, hardware, changing what is registered",
@@ -61,6 +60,38 @@ HOMELAB = {
 }
 """Toolsets of the homelab around the clusters. Their operations get the homelab where the others get the cluster."""
 EVERY = {**TOOLSETS, **HOMELAB}
+MODULES: Final = {
+    "cluster": "tools.cluster tools.nodes",
+    "guests": "tools.guest_bulk tools.guest_options tools.guest_power tools.guests",
+    "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.vms",
+    "configure": "tools.cloudinit tools.disks tools.nics",
+    "snapshots": "tools.snapshots",
+    "storage": "tools.storages tools.volumes",
+    "images": "tools.images tools.templates",
+    "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
+    "metrics": "tools.metrics",
+    "access": "tools.access tools.acl tools.groups tools.permissions tools.pools tools.roles tools.tokens tools.users",
+    "firewall": "tools.firewall tools.firewall_rules",
+    "ha": "tools.ha tools.replication",
+    "network": "tools.networks tools.node_network tools.sdn",
+    "nodes": "tools.ceph tools.logs tools.node_inspect tools.nodes",
+    "reports": "tools.capacity tools.cluster",
+    "inside": "tools.guest_commands tools.guest_files tools.guest_info tools.inventory",
+    "api": "tools.api tools.api_search",
+    "tasks": "tools.tasks",
+    "runs": "runs.changes runs.control runs.evacuate runs.guest_update runs.remote_move runs.restore_drill "
+    "runs.rolling_update",
+    "hosts": "tools.host_commands tools.host_import tools.host_services tools.host_upgrade tools.hosts",
+    "host_admin": "tools.host_admin tools.host_commands tools.host_discover tools.hosts",
+    "map": "tools.network_map tools.network_scan",
+    "workloads": "tools.projects tools.workload_lifecycle tools.workloads",
+    "services": "tools.ansible tools.service_install tools.services",
+    "terraform": "tools.terraform tools.terraform_export",
+    "infra": "tools.devices tools.infra tools.infra_backup",
+    "scripts": "tools.scripts",
+    "watch": "watch.changes watch.findings",
+}
+"""The modules that declare the operations of each toolset, so that only those of the chosen toolsets are imported."""
 
 NAMES = "names"
 """In the extra of a type: the kinds of object that its values name, for shells that complete them."""
@@ -98,6 +129,7 @@ class Operation:
         self,
         function: Callable[..., Awaitable[Any]],
         *,
+        toolset: str,
         risk: Risk,
         idempotent: bool | None,
         risk_of: Callable[[Mapping[str, Any]], Risk] | None,
@@ -113,7 +145,7 @@ class Operation:
     ) -> None:
         self.function = function
         self.name = function.__name__
-        self.toolset = function.__module__.removeprefix("quorate.operations.").partition(".")[0]
+        self.toolset = toolset
         self.about_homelab = self.toolset in HOMELAB
         self.risk = risk
         self.risk_of = risk_of
@@ -142,7 +174,7 @@ class Operation:
     @cached_property
     def arguments(self) -> type[msgspec.Struct]:
         fields = [field for name, field in self._parameters.items() if name not in self.supplied]
-        common = [one for one in CHANGE_ARGUMENTS if self.changes and one[0] not in self.inapplicable]
+        common = [argument for argument in CHANGE_ARGUMENTS if self.changes and argument[0] not in self.inapplicable]
         return msgspec.defstruct(self.name, [*fields, *common], kw_only=True)
 
     @cached_property
@@ -173,14 +205,16 @@ class Operation:
     def _parameters(self) -> dict[str, tuple[Any, ...]]:
         """Name -> name, type and default, if any; without the cluster, which comes first."""
         hints = typing.get_type_hints(self.function, include_extras=True)
-        given = list(inspect.signature(self.function).parameters.values())[1:]
-        return {one.name: (one.name, hints[one.name], *_default(one)) for one in given}
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {
+            parameter.name: (parameter.name, hints[parameter.name], *_default(parameter)) for parameter in parameters
+        }
 
 
 def _kinds_in(annotation: Any) -> tuple[str, ...]:
-    for one in getattr(annotation, "__metadata__", ()):
-        if isinstance(one, Meta) and one.extra and NAMES in one.extra:
-            return tuple(one.extra[NAMES])
+    for meta in getattr(annotation, "__metadata__", ()):
+        if isinstance(meta, Meta) and meta.extra and NAMES in meta.extra:
+            return tuple(meta.extra[NAMES])
     return next(filter(None, map(_kinds_in, typing.get_args(annotation))), ())
 
 
@@ -232,6 +266,7 @@ SUPPLIED: Final[Mapping[Any, Any]] = {
 
 def operation(
     *,
+    toolset: str,
     risk: Risk,
     idempotent: bool | None = None,
     risk_of: Callable[[Mapping[str, Any]], Risk] | None = None,
@@ -266,6 +301,7 @@ def operation(
     def register(function: Function) -> Function:
         declared = Operation(
             function,
+            toolset=toolset,
             risk=risk,
             idempotent=idempotent,
             risk_of=risk_of,
@@ -280,7 +316,8 @@ def operation(
             plans_later=plans_later,
         )
         assert declared.name not in _operations, f"two operations are called {declared.name}"
-        assert declared.toolset in EVERY, declared.toolset
+        module = function.__module__.removeprefix("quorate.")
+        assert module in MODULES[toolset].split(), f"{module} is not among the modules of {toolset}"
         _operations[declared.name] = declared
         return function
 
@@ -289,48 +326,27 @@ def operation(
 
 def operations(toolsets: Iterable[str] = EVERY) -> Mapping[str, Operation]:
     """The operations of these toolsets, by name. Only their modules are imported: start-up pays for nothing else."""
-    wanted = frozenset(toolsets)
-    for toolset in wanted:
+    chosen = frozenset(toolsets)
+    for toolset in chosen:
         _load(toolset)
-    return {name: _operations[name] for name in sorted(_operations) if _operations[name].toolset in wanted}
+    return {name: _operations[name] for name in sorted(_operations) if _operations[name].toolset in chosen}
 
 
 def find_operation(name: str) -> Operation | None:
-    """One operation of any toolset. Of the modules that are not imported yet, only the one that declares it is."""
-    if name in _operations:
-        return _operations[name]
-    for toolset in EVERY:
-        for module in _modules(toolset):
-            if module not in sys.modules and _may_declare(module, name):
-                importlib.import_module(module)
-                if name in _operations:
-                    return _operations[name]
-    return None
-
-
-def _may_declare(module: str, name: str) -> bool:
-    """Whether its source has a function of this name, as far as the source can be read."""
-    package, _, file = module.rpartition(".")
-    try:
-        source = pkgutil.get_data(package, f"{file}.py")
-    except OSError:
-        return True
-    return source is None or f"\nasync def {name}(".encode() in source
+    """One operation of any toolset. It is in a module of its noun: those are imported first."""
+    noun = name.partition("_")[0]
+    modules = {module: module.rpartition(".")[2] for toolset in EVERY for module in MODULES[toolset].split()}
+    for module in sorted(modules, key=lambda module: (not modules[module].startswith(noun), len(module))):
+        if name in _operations:
+            break
+        importlib.import_module(f"quorate.{module}")
+    return _operations.get(name)
 
 
 @cache
 def _load(toolset: str) -> None:
-    for module in _modules(toolset):
-        importlib.import_module(module)
-
-
-@cache
-def _modules(toolset: str) -> Sequence[str]:
-    """Of a toolset: those of its folder, or its only one."""
-    package = f"{__package__}.{toolset}"
-    if not (found := importlib.util.find_spec(package)) or found.submodule_search_locations is None:
-        return (package,)
-    return [f"{package}.{part.name}" for part in pkgutil.iter_modules(found.submodule_search_locations)]
+    for module in MODULES[toolset].split():
+        importlib.import_module(f"quorate.{module}")
 
 
 # -- schemas on a diet -------------------------------------------------------------------------------------------------
@@ -349,7 +365,7 @@ def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
 def _slim(part: dict[str, Any]) -> dict[str, Any]:
     """Without parts that are useless to a caller: null defaults, and `null` instead of leaving the argument out."""
     slim = {key: value for key, value in part.items() if not (key == "default" and value is None)}
-    alternatives = [one for one in slim.pop("anyOf", ()) if one != {"type": "null"}]
+    alternatives = [alternative for alternative in slim.pop("anyOf", ()) if alternative != {"type": "null"}]
     if len(alternatives) == 1:
         slim |= alternatives[0]
     elif alternatives:
@@ -404,3 +420,85 @@ def page(
         total=len(everything) if total is None else total,
         offset=offset,
     )
+
+
+# -- which tools are served: the default ones, whole toolsets, or both -------------------------------------------------
+
+DEFAULT = "default"
+"""Names the default tools where toolsets are chosen."""
+
+DEFAULT_TOOLS: Mapping[str, str] = {
+    "cluster": "cluster_status node_get node_list",
+    "guests": "guest_configure guest_get guest_list guest_power guest_screenshot guest_stop",
+    "provision": "container_create guest_clone guest_delete guest_migrate vm_create",
+    "configure": "disk_add disk_change disk_destroy",
+    "snapshots": "snapshot_create snapshot_delete snapshot_list snapshot_rollback",
+    "storage": "storage_list volume_list",
+    "backups": "backup_coverage backup_create backup_job_list backup_job_set backup_list backup_restore",
+    "metrics": "metrics_get metrics_top",
+    "reports": "cluster_health",
+    "inside": "guest_exec guest_file_read guest_file_write guest_job",
+    "watch": "changes_since finding_list",
+    "tasks": "task_get task_list task_stop task_wait",
+}
+"""What a homelab needs every day, by toolset, in at most 32 kB of `tools/list`."""
+
+_GROUPS: Mapping[str, Iterable[str]] = {
+    "all": (*TOOLSETS, *(toolset for toolset in DEFAULT_TOOLS if toolset not in TOOLSETS)),
+    "homelab": HOMELAB,
+}
+_DEFAULT_NAMES = frozenset(name for names in DEFAULT_TOOLS.values() for name in names.split())
+
+
+def expand(names: Iterable[str]) -> frozenset[str]:
+    """Toolsets by name, with the groups `all` and `homelab` spelled out. Raises KeyError for an unknown name."""
+    chosen: set[str] = set()
+    for name in names:
+        if name not in _GROUPS and name not in EVERY and name != DEFAULT:
+            raise KeyError(name)
+        chosen |= {*_GROUPS.get(name, (name,))}
+    return frozenset(chosen)
+
+
+def valid_names() -> str:
+    return f"{', '.join(EVERY)}, {DEFAULT}, {' or '.join(_GROUPS)}"
+
+
+def describe_unknown(name: str) -> str:
+    hint = suggest(name, (*EVERY, DEFAULT, *_GROUPS), None)
+    advice = f"did{hint.removeprefix('Did')} Choose" if hint else "choose"
+    return f"There is no toolset {name!r}: {advice} from {valid_names()}"
+
+
+def includes(chosen: frozenset[str], operation: Operation) -> bool:
+    return operation.toolset in chosen or (DEFAULT in chosen and operation.name in _DEFAULT_NAMES)
+
+
+def chosen_operations(chosen: frozenset[str]) -> list[Operation]:
+    """By name. Only modules of toolsets with a chosen operation are imported."""
+    return [operation for operation in operations(in_use(chosen)).values() if includes(chosen, operation)]
+
+
+def in_use(chosen: frozenset[str]) -> list[str]:
+    """The toolsets of which at least one tool is on."""
+    return [name for name in EVERY if name in chosen or (DEFAULT in chosen and name in DEFAULT_TOOLS)]
+
+
+def option_adding(chosen: frozenset[str], toolset: str) -> str:
+    """The value of `--toolsets` that adds one and keeps what is enabled."""
+    return ",".join(_shortest(chosen | {toolset}))
+
+
+def _shortest(chosen: frozenset[str]) -> list[str]:
+    if DEFAULT in chosen:
+        return [f"+{name}" for name in _shortest(chosen - {DEFAULT})] or [DEFAULT]
+    whole = [group for group, members in _GROUPS.items() if chosen.issuperset(members)]
+    covered = {name for group in whole for name in _GROUPS[group]}
+    return [*whole, *(name for name in EVERY if name in chosen and name not in covered)]
+
+
+def left_out(chosen: frozenset[str]) -> tuple[list[str], list[str]]:
+    """The toolsets that are off, and those of which only the default tools are on."""
+    partly = [name for name in DEFAULT_TOOLS if name not in chosen] if DEFAULT in chosen else []
+    off = [name for name in EVERY if name not in chosen and name not in partly]
+    return off, [name for name in partly if len(operations([name])) > len(DEFAULT_TOOLS[name].split())]

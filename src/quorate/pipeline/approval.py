@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 READING_SECONDS = 2.0
 """How long a person takes at least to see a question and decline it. A faster refusal is the client's own."""
+OPERATOR_SECONDS = 2.0
+"""How long a call waits for an operator before it says that it does, unless the caller shows that in the meantime."""
 ONE_APPROVAL = "One approval covers the whole call; a smaller call or another tool that does the same part asks again"
 """Whether splitting the call helps, which assistants try otherwise."""
 
@@ -190,6 +192,9 @@ class Approver:
         return row
 
     async def _wait(self, row: Approval, exchange: Exchange, seconds: float) -> Approval:
+        """The request after an operator has had time to answer, while most clients show nothing."""
+        if exchange.on_wait is None:
+            seconds = min(seconds, OPERATOR_SECONDS)
         if exchange.on_wait is not None and seconds > 0:
             exchange.on_wait(Question(row.id, row.summary, "", self.settings().ways(row.id)))
         if exchange.report is not None and seconds > 0:
@@ -211,7 +216,7 @@ class Approver:
         except TimeoutError:
             return await self._wait(row, exchange, 0.0), ""
         match reply.kind:
-            case ReplyKind.TYPED if reply.typed.strip() == question.wanted:
+            case ReplyKind.TYPED if reply.typed.strip() == question.word:
                 return await self._answer(row, exchange, approve=True), ""
             case ReplyKind.TYPED:
                 self._refuse_mistyped(row)

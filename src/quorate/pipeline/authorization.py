@@ -1,32 +1,160 @@
-"""Whether a plan may run: its risk by effect, then rules and limits applied to everything its calls reach."""
+"""What the steps of a plan reach: what their calls name, and what the stored objects that they change are about."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import msgspec
+
+from pve_schema.formats import split_list
 from pve_schema.schema import Facts
-from quorate.hints import GUEST_EXEC, GUEST_FILE_WRITE, Advice
-from quorate.operations.api.risk import ORDER, Effect, effects
+from quorate.hints import Advice, tools
 from quorate.operations.backend import Backend
 from quorate.operations.exemptions import is_exempt
 from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.registry import Operation, Risk
-from quorate.pipeline.caller import Caller
-from quorate.pipeline.forced_stops import forced_stops
-from quorate.pipeline.gate import Gate
-from quorate.pipeline.invocation import Invocation
+from quorate.operations.risk import ORDER, Effect, Reason, effects
+from quorate.pipeline.caller import Caller, Gate
+from quorate.pipeline.pipeline import Invocation
 from quorate.pipeline.protection import weakened_protections
-from quorate.pipeline.reach import placement_reach, reach_of_step, stored_reach
 from quorate.pipeline.sites import Site, Sites
 from quorate.pipeline.takeover import takes_over
-from quorate.problems import Problem, Refused
+from quorate.problems import NotFound, ParameterRejected, Problem, Refused
 from quorate.pve.cluster import Cluster
-from quorate.pve.subjects import Subject, subject_of
-from quorate.pve.targets import GUEST
+from quorate.pve.inventory import Resource
+from quorate.pve.placement import UNMANAGED, Relocation, affects_placement, find_relocations, relocation_targets
+from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, Subject, TargetRef, find_targets, subject_of
 from quorate.pve.tasks import gather_bounded
-from quorate.pve.wire import read
-from quorate.state.tally import Tally
+from quorate.pve.wire import Request, encode, read
+from quorate.state.limits import Tally
+
+_STORED: Final = re.compile(r"/cluster/(?:backup|ha/rules|ha/groups|mapping/(?:pci|usb|dir))/[^/]+")
+_GROUP: Final = re.compile(r"/cluster/ha/groups/(?P<name>[^/]+)")
+_STORAGE: Final = re.compile(r"/storage/[^/]+")
+_KEEPS_BACKUPS: Final = frozenset({"prune-backups", "maxfiles", "encryption-key", "master-pubkey"})
+"""Parameters of a storage that decide which backups are kept and who can read them."""
+_TARGET_KEYS: Final = ("vmid", "all", "exclude", "pool", "resources", "nodes", "map")
+
+
+def reach_of_step(step: Call | Action, facts: Facts | None) -> list[list[TargetRef]]:
+    if isinstance(step, Call):
+        return [reach_of_call(step, facts)]
+    return [_target_refs(step), *(reach_of_call(call, facts) for call in step.needs)]
+
+
+def reach_of_call(call: Call, facts: Facts | None) -> list[TargetRef]:
+    request = read(facts, call.method, call.path, call.params)
+    return find_targets(request) if request else []
+
+
+def _target_refs(action: Action) -> list[TargetRef]:
+    target = action.target
+    if target is None:
+        return []
+    if target.kind == HOST:
+        return [TargetRef(HOST, target.id, becomes=msgspec.structs.asdict(action.becomes) if action.becomes else {})]
+    if target.kind in ("vm", "ct"):
+        return [TargetRef(GUEST, target.id, target.node)]
+    return [TargetRef(NODE, target.node, target.node)] if target.node else []
+
+
+async def stored_reach(cluster: Cluster, facts: Facts, call: Call) -> list[TargetRef]:
+    """What a stored object is about now, such as the guests of a backup job: changing it concerns them as well."""
+    named = {*call.params, *split_list(str(call.params.get("delete", "")))}
+    if call.method == "PUT" and _STORAGE.fullmatch(call.path) and _KEEPS_BACKUPS & named:
+        return [TargetRef(GUESTS)]  # any of them may have backups there
+    if call.method not in ("PUT", "DELETE") or not _STORED.fullmatch(call.path):
+        return []
+    try:
+        stored = await cluster.get(call.path)
+        group = _GROUP.fullmatch(call.path)
+        resources = await cluster.get("/cluster/ha/resources") if group else []
+    except (NotFound, ParameterRejected):  # PVE will report it
+        return []
+    members = [str(row["sid"]) for row in resources if group and row.get("group") == group["name"]]
+    return [
+        *stored_targets(facts, call.path, stored),
+        *(target for sid in members for target in _targets_of(facts, f"/cluster/ha/resources/{sid}", {})),
+    ]
+
+
+async def placement_reach(cluster: Cluster, facts: Facts, calls: Iterable[Call]) -> list[list[TargetRef]]:
+    """The guests that calls move or let run on other nodes, with everything else that those calls name."""
+    requests = [request for call in calls if (request := read(facts, call.method, call.path, call.params))]
+    if not any(affects_placement(request) for request in requests):
+        return []
+    relocations = await find_relocations(cluster, facts, requests)
+    return [
+        [*find_targets(request), *relocation_targets(moved)]
+        for request, moved in zip(requests, relocations, strict=True)
+        if moved
+    ]
+
+
+def stored_targets(facts: Facts, path: str, stored: Mapping[str, Any]) -> list[TargetRef]:
+    """What an object with this content is about, such as the guests that a backup job selects."""
+    return _targets_of(facts, path, {name: stored[name] for name in _TARGET_KEYS if name in stored})
+
+
+def _targets_of(facts: Facts, path: str, params: dict[str, Any]) -> list[TargetRef]:
+    request = read(facts, "PUT", path, encode(params))
+    return find_targets(request) if request else []
+
+
+_SHUTDOWN: Final = re.compile(r"/nodes/{node}/(?:qemu|lxc)/{vmid}/status/shutdown")
+_OF_HA: Final = "/cluster/"
+"""Calls below it may also move guests that are not under HA yet."""
+
+
+async def forced_stops(backend: Backend, plan: Plan, facts: Facts | None) -> list[tuple[Call, Effect]]:
+    """The calls by which HA may stop guests by force, each with its effect."""
+    if facts is None:
+        return []
+    asked = [
+        (call, request)
+        for call in plan.api_calls
+        if (request := read(facts, call.method, call.path, call.params)) is not None and _may_stop(request)
+    ]
+    if not asked:
+        return []
+    rows = {row.vmid: row for row in await backend.api.inventory.named_guests()}
+    asked = [(call, request) for call, request in asked if _concerns_ha(request, rows)]
+    requests = [request for _, request in asked]
+    relocations: list[list[Relocation]] = [[] for _ in requests]
+    if any(affects_placement(request) for request in requests):
+        relocations = await find_relocations(backend.api, facts, requests)
+    stopping = []
+    for (call, request), moved in zip(asked, relocations, strict=True):
+        stops = _SHUTDOWN.fullmatch(request.template) is not None
+        for relocation in moved:
+            stops = stops or await _is_stopped(backend.api, relocation, rows)
+        if stops:
+            stopping.append((call, Effect(Reason.STOPS_GUESTS, "under HA")))
+    return stopping
+
+
+def _may_stop(request: Request) -> bool:
+    return affects_placement(request) or (request.method == "POST" and bool(_SHUTDOWN.fullmatch(request.template)))
+
+
+def _concerns_ha(request: Request, rows: Mapping[int, Resource]) -> bool:
+    """Whether a guest under HA can be concerned: of the calls about single guests, only those of such guests."""
+    vmid = request.match.values.get("vmid", "")
+    if vmid.isdecimal():
+        return int(vmid) in rows and rows[int(vmid)].hastate not in UNMANAGED
+    return request.template.startswith(_OF_HA) or any(row.hastate not in UNMANAGED for row in rows.values())
+
+
+async def _is_stopped(api: Cluster, moved: Relocation, rows: Mapping[int, Resource]) -> bool:
+    """Whether a running container is moved. One that HA has just started is still shown as stopped in the view."""
+    row = rows.get(moved.vmid)
+    if not (moved.managed and moved.next and row and row.type == "lxc"):
+        return False
+    return row.status == "running" or (await api.inventory.fresh_guest(row.vmid)).status == "running"
+
 
 ASKED_AT_ONCE = 32
 _FILE_WRITE = "/agent/file-write"
@@ -65,7 +193,7 @@ class Verdict:
 async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, plan: Plan, tally: Tally) -> Verdict:
     """Judge each part of the plan where it acts. The highest risk and the first objection count."""
     operation, risk, caller = call.operation, call.risk, call.caller
-    found = []
+    verdicts = []
     for where, part in plan.parts():
         there = sites.site_of(where) if where else site
         gate = there.gate(general)
@@ -75,26 +203,26 @@ async def authorize(sites: Sites, site: Site, general: Gate, call: Invocation, p
             verdict = await _assess_part(there, gate, operation, risk, part, caller)
         if verdict.objection is None and verdict.passing is None:
             verdict = replace(verdict, passing=await _limit(tally, there, operation, verdict.risk, part))
-        found.append(verdict)
+        verdicts.append(verdict)
     return Verdict(
-        max((one.risk for one in found), key=ORDER.index),
-        next((one.objection for one in found if one.objection), None),
-        next((one.passing for one in found if one.passing), None),
-        next((one.why for one in found if one.why), ""),
+        max((verdict.risk for verdict in verdicts), key=ORDER.index),
+        next((verdict.objection for verdict in verdicts if verdict.objection), None),
+        next((verdict.passing for verdict in verdicts if verdict.passing), None),
+        next((verdict.why for verdict in verdicts if verdict.why), ""),
     )
 
 
 async def _assess_part(site: Site, gate: Gate, operation: Operation, risk: Risk, plan: Plan, caller: Caller) -> Verdict:
     """Judge by what is known; if nothing forbids it, ask the machines whether they are PVE nodes."""
-    found = await _assess(site, gate, operation, risk, plan, caller)
-    if found.objection is not None or found.risk is Risk.DESTROY:
-        return found
+    verdict = await _assess(site, gate, operation, risk, plan, caller)
+    if verdict.objection is not None or verdict.risk is Risk.DESTROY:
+        return verdict
     try:
         on_a_node = await _is_on_a_node(plan)
     except Problem as problem:  # a machine that does not answer cannot be changed either
-        return replace(found, passing=found.passing or problem)
+        return replace(verdict, passing=verdict.passing or problem)
     if not on_a_node:
-        return found
+        return verdict
     return await _assess(site, gate, operation, risk, replace(plan, risk=Risk.DESTROY, summary=ON_A_NODE), caller)
 
 
@@ -143,19 +271,19 @@ def _raw_command(site: Site, plan: Plan) -> Refused | None:
     """Apply the operator's command patterns to API calls that run commands; refuse what they cannot judge."""
     rules = site.backend.command_rules
     for call in [call for step in plan.calls for call in _raw_calls(step)] if rules else []:
-        refused = next((one for argv in _commands_of(call) if (one := rules.objection(argv))), None)
+        refused = next((objection for argv in _commands_of(call) if (objection := rules.objection(argv))), None)
         if refused := refused or rules.environment_objection(_variables_of(call)):
             return refused
         if call.path.endswith(_FILE_WRITE):
             return Refused(
                 "Files are not written through the raw API where commands are limited by patterns",
-                next_step=Advice("Use the tool for files", GUEST_FILE_WRITE),
+                next_step=Advice("Use the tool for files", tools.guest_file_write),
             )
         if call.path.endswith(_TYPED):
             return Refused(
                 "Consoles and monitors of guests are not used where commands are limited by patterns",
                 why="Any command can be typed there",
-                next_step=Advice("Use the tool for commands", GUEST_EXEC),
+                next_step=Advice("Use the tool for commands", tools.guest_exec),
             )
     return None
 
@@ -175,8 +303,8 @@ def _commands_of(call: Call) -> list[tuple[str, ...]]:
 
 def _variables_of(call: Call) -> list[str]:
     """The variables that a container is started with."""
-    given = str(call.params.get("env", "")) if "/lxc" in call.path else ""
-    return [one.partition("=")[0] for one in given.split("\0") if one]
+    variables = str(call.params.get("env", "")) if "/lxc" in call.path else ""
+    return [variable.partition("=")[0] for variable in variables.split("\0") if variable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +319,18 @@ class ExecutionReach:
 
 async def _execution_reach(site: Site, gate: Gate, plan: Plan) -> list[ExecutionReach]:
     """What the caller's own code could reach; on a node, that is the whole cluster."""
-    found = []
+    reaches = []
     for step in plan.calls if gate.rules.denies_something else ():
         opens = _opens(site, step)
         takeover = await _takeover(site, step) if gate.rules.about_targets and not opens else None
         if takeover or opens:
             reach = await _reach_of(site, replace(plan, calls=(step,)), by_name=gate.rules.rests_on_names)
-            found.append(ExecutionReach([one for call in reach for one in call], takeover))
+            reaches.append(ExecutionReach([subject for call in reach for subject in call], takeover))
             if step.target is not None and step.target.kind == "node":
                 rows = (await site.cluster.inventory.complete_view()).rows
-                found.append(
-                    ExecutionReach([replace(one, secret=True) for row in rows if (one := subject_of(row)) is not None])
-                )
-    return found
+                subjects = [subject for row in rows if (subject := subject_of(row)) is not None]
+                reaches.append(ExecutionReach([replace(subject, secret=True) for subject in subjects]))
+    return reaches
 
 
 async def _takeover(site: Site, step: Call | Action) -> str | None:
@@ -224,9 +351,9 @@ def _opens(site: Site, step: Call | Action) -> bool:
 def _execution_objection(
     gate: Gate, operation: Operation, opened: Sequence[ExecutionReach], now: float | None
 ) -> Refused | None:
-    for one in opened:
-        if refused := gate.rules.denial(operation, Risk.DESTROY, one.subjects, now, general=not one.takeover):
-            because = TAKEOVER.format(option=one.takeover) if one.takeover else COMMANDS
+    for reach in opened:
+        if refused := gate.rules.denial(operation, Risk.DESTROY, reach.subjects, now, general=not reach.takeover):
+            because = TAKEOVER.format(option=reach.takeover) if reach.takeover else COMMANDS
             refused.why = f"{(refused.why or '').rstrip('.')}. {because}"
             return refused
     return None
@@ -235,13 +362,15 @@ def _execution_objection(
 def _objection(
     gate: Gate, operation: Operation, risk: Risk, calls: Sequence[Sequence[Subject]], now: float | None
 ) -> Refused | None:
-    return next((one for call in calls if (one := gate.rules.call_objection(operation, risk, call, now))), None)
+    return next((refused for call in calls if (refused := gate.rules.call_objection(operation, risk, call, now))), None)
 
 
 def _guest_limit(site: Site, operation: Operation, calls: Sequence[Sequence[Subject]]) -> Refused | None:
-    guests = len({one.id for call in calls for one in call if one.kind == GUEST and one.level != Risk.READ.value})
-    found = (meter.guests_objection(operation, guests) for meter in site.meters)
-    return next((one for one in found if one is not None), None)
+    guests = len(
+        {subject.id for call in calls for subject in call if subject.kind == GUEST and subject.level != Risk.READ.value}
+    )
+    objections = (meter.guests_objection(operation, guests) for meter in site.meters)
+    return next((objection for objection in objections if objection is not None), None)
 
 
 async def _limit(tally: Tally, site: Site, operation: Operation, risk: Risk, plan: Plan) -> Refused | None:
@@ -277,23 +406,23 @@ async def _stored_subjects(site: Site, gate: Gate, plan: Plan, facts: Facts | No
 
 async def reach_of(sites: Sites, site: Site, plan: Plan) -> list[tuple[Backend, list[Subject]]]:
     """What the plan acts on in each place, without duplicates, with the facts that rules are about."""
-    found = []
+    places = []
     for where, part in plan.parts():
         reach = await _reach_of(sites.site_of(where) if where else site, part)
-        found.append((where or site.backend, list(dict.fromkeys(one for call in reach for one in call))))
-    return found
+        places.append((where or site.backend, list(dict.fromkeys(subject for call in reach for subject in call))))
+    return places
 
 
 async def effects_of(sites: Sites, site: Site, operation: Operation, plan: Plan) -> list[Effect]:
     """The effects of the plan's API calls, as they determine its risk."""
-    found: list[Effect] = []
+    all_effects: list[Effect] = []
     for where, part in plan.parts():
         there = sites.site_of(where) if where else site
         facts = await there.cluster.facts() if part.api_calls else None
         cluster = there.cluster if part.api_calls else None
-        found += [one for _, one in await plan_effects(operation, part, facts, cluster)]
-        found += [one for _, one in await _consequences(there, part, facts)]
-    return found
+        all_effects += [effect for _, effect in await plan_effects(operation, part, facts, cluster)]
+        all_effects += [effect for _, effect in await _consequences(there, part, facts)]
+    return all_effects
 
 
 async def _reach_of(site: Site, plan: Plan, *, by_name: bool = False) -> list[list[Subject]]:
@@ -312,17 +441,17 @@ async def plan_effects(
     operation: Operation, plan: Plan, facts: Facts | None, cluster: Cluster | None
 ) -> list[tuple[Call, Effect]]:
     """The effects of each call, except those for which an exemption of the tool holds at this moment."""
-    found: list[tuple[Call, Effect]] = []
+    counted: list[tuple[Call, Effect]] = []
     for call in plan.api_calls:
         request = read(facts, call.method, call.path, call.params)
         if request is None:
             continue  # the preflight check reports it
-        found += [
-            (call, one)
-            for one in effects(request)
-            if cluster is None or not await is_exempt(operation.exemptions, cluster, request, one)
+        counted += [
+            (call, effect)
+            for effect in effects(request)
+            if cluster is None or not await is_exempt(operation.exemptions, cluster, request, effect)
         ]
-    return found
+    return counted
 
 
 async def effect(
@@ -337,8 +466,11 @@ async def effect(
         if grave is not None and ORDER.index(grave) > ORDER.index(highest):
             because = step.risk_because if isinstance(step, Action) else ""
             highest, why = grave, f"{step.summary}: {because or ON_A_NODE}"
-    for call, one in await plan_effects(operation, plan, facts, cluster):
-        if ORDER.index(one.risk) > ORDER.index(highest):
-            unless = " or ".join(each.only_if for each in operation.exemptions if each.reason is one.reason)
-            highest, why = one.risk, f"{call.method} {call.path}: {one}" + (f", unless {unless}" if unless else "")
+    for call, consequence in await plan_effects(operation, plan, facts, cluster):
+        if ORDER.index(consequence.risk) > ORDER.index(highest):
+            unless = " or ".join(
+                exemption.only_if for exemption in operation.exemptions if exemption.reason is consequence.reason
+            )
+            highest = consequence.risk
+            why = f"{call.method} {call.path}: {consequence}" + (f", unless {unless}" if unless else "")
     return highest, why

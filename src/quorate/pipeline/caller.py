@@ -1,4 +1,4 @@
-"""Who calls, and what they are allowed."""
+"""Who calls, what they are allowed, and what they therefore see."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from quorate.config import Access
+from quorate.hints import CalledTool, Sentence
+from quorate.operations.registry import DEFAULT, EVERY, NEEDED, Operation, Risk, in_use, includes, option_adding
+from quorate.pipeline.policy import NO_RULES, Rulebook
+from quorate.problems import Refused
 from quorate.pve.tasks import Report
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login
-    from quorate.pipeline.approval import Approver  # which imports this module
+    from quorate.pipeline.approval import Approver
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class Scope:
         )
 
 
-def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    return one & other if one is not None and other is not None else one if other is None else other
+def _common(own: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    return own & other if own is not None and other is not None else own if other is None else other
 
 
 class ToolsetChoice(Enum):
@@ -108,7 +112,7 @@ class Question:
 
     id: str
     text: str
-    wanted: str
+    word: str
     """What the person types to approve, such as the guest's name."""
     ways: str = ""
     """How an operator answers instead."""
@@ -180,3 +184,110 @@ class Exchange:
     def secrets(self) -> tuple[str, ...]:
         """What to redact from this call alone."""
         return (self.login.password.reveal(),) if self.login and self.login.password else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The operator's settings for access and toolsets."""
+
+    access: Access = Access.READ
+    toolsets: frozenset[str] = frozenset({DEFAULT})
+    look_inside: bool = False
+    """Whether access level read already allows looking inside guests."""
+    cluster: str = ""
+    """The cluster that it guards, empty if none is chosen yet."""
+    own_level: bool = False
+    """Whether the cluster has its own access level."""
+    opt_ins: frozenset[str] = frozenset()
+    """Other servers' opt-in variables that apply; none if the operator chose access or approval."""
+    rules: Rulebook = NO_RULES
+
+    def with_exposure(self, exposure: Exposure) -> Gate:
+        """The gate of a surface."""
+        if exposure == Exposure():
+            return self
+        by_default = exposure.toolsets is ToolsetChoice.ALL_BY_DEFAULT and DEFAULT in self.toolsets
+        every = by_default or exposure.toolsets is ToolsetChoice.ALL
+        return replace(
+            self,
+            toolsets=frozenset(EVERY) if every else self.toolsets,
+            access=Access.ADMIN if exposure.opt_in in self.opt_ins else self.access,
+        )
+
+    def objection(
+        self, operation: Operation, caller: Caller, risk: Risk | None = None, now: float | None = None
+    ) -> Refused | None:
+        """Why this operation is neither listed nor run; None if it is. `risk` is the risk of one call, if it varies.
+
+        Hours count only if `now` is given: the list of tools does not change with the clock.
+        """
+        risk = risk or operation.least_risk
+        if not includes(self.toolsets, operation):
+            return Refused(
+                Sentence("{tool} is switched off", tool=CalledTool(operation.name)),
+                why="It is not among the default tools"
+                if operation.toolset in in_use(self.toolsets)
+                else f"Its toolset {operation.toolset!r} is not enabled",
+                next_step="The operator can add it to `toolsets` in config.toml and restart the client, or start "
+                f"Quorate with --toolsets {option_adding(self.toolsets, operation.toolset)}",
+            )
+        if caller.scope.toolsets is not None and not includes(caller.scope.toolsets, operation):
+            return Refused(
+                Sentence(
+                    f"{{tool}} is outside the scope of {caller.subject or 'this token'}",
+                    tool=CalledTool(operation.name),
+                ),
+                why=f"The token's toolsets are {', '.join(sorted(caller.scope.toolsets))}",
+                next_step=wider_token(f"--toolsets {option_adding(caller.scope.toolsets, operation.toolset)}"),
+            )
+        if caller.scope.clusters is not None and self.cluster and self.cluster not in caller.scope.clusters:
+            return Refused(
+                f"The cluster {self.cluster} is outside the scope of {caller.subject or 'this token'}",
+                next_step=wider_token(f"--clusters {self.cluster}"),
+            )
+        needed = self.access_for(risk)
+        if not caller.scope.access.allows(needed):
+            return Refused(
+                Sentence(
+                    f"{{tool}} is outside the scope of {caller.subject or 'this token'}",
+                    tool=CalledTool(operation.name),
+                ),
+                why=f"It can {_effect(risk)}, which needs {needed.value}; the token has {caller.scope.access.value}",
+                next_step=wider_token(f"--access {needed.value}"),
+            )
+        if not self.access.allows(needed):
+            return Refused(
+                Sentence(f"{{tool}} is refused at access level {self.access.value}", tool=CalledTool(operation.name)),
+                why=f"It can {_effect(risk)}, which needs {needed.value}",
+                next_step=f"Only the operator can change that, {self._setting_for(needed)}",
+            )
+        return self.rules.tool_objection(operation, risk, now)
+
+    def missing_access(self, operation: Operation, caller: Caller, risk: Risk) -> Access | None:
+        """The access level that is all the call lacks; None if it is allowed, or if anything else forbids it."""
+        if self.objection(operation, caller, risk) is None:
+            return None
+        unlimited = replace(caller, scope=replace(caller.scope, access=Access.ADMIN))
+        beyond = replace(self, access=Access.ADMIN).objection(operation, unlimited, risk)
+        return self.access_for(risk) if beyond is None else None
+
+    def _setting_for(self, needed: Access) -> str:
+        if self.own_level:
+            return f'by access = "{needed.value}" in [clusters.{self.cluster}]'
+        return f"by starting Quorate with --access {needed.value}"
+
+    def access_for(self, risk: Risk) -> Access:
+        return Access.READ if risk is Risk.LOOK_INSIDE and self.look_inside else NEEDED[risk]
+
+
+def wider_token(option: str) -> str:
+    return f"The operator can create a token with a wider scope: `quorate tokens create NAME`, with {option}"
+
+
+def _effect(risk: Risk) -> str:
+    return {
+        Risk.READ: "read",
+        Risk.LOOK_INSIDE: "look inside guests and hosts",
+        Risk.CHANGE: "change things",
+        Risk.DESTROY: "destroy data, cut power, grant privileges or make an irreversible change",
+    }[risk]

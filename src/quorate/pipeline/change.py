@@ -5,29 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorate.config import Access
 from quorate.hints import Wording
+from quorate.operations.arguments import decode
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, in_wire_form
 from quorate.operations.registry import Risk
-from quorate.operations.undoable import can_be_undone, observe_all, replaced_values
-from quorate.pipeline import responses
 from quorate.pipeline.approval import ApprovalGrant, ApprovalPending
-from quorate.pipeline.approval_request import ApprovalRequest
-from quorate.pipeline.arguments import decode
-from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
-from quorate.pipeline.caller import AnswerLater, Scope
-from quorate.pipeline.deletions import check_references
-from quorate.pipeline.differences import Difference, differences
-from quorate.pipeline.execution import apply
-from quorate.pipeline.invocation import Invocation, Result
-from quorate.pipeline.losses import losses
-from quorate.pipeline.preflight import check_plan
-from quorate.pipeline.proof import Observation, observe
-from quorate.pipeline.question import (
+from quorate.pipeline.approval_request import (
+    ApprovalRequest,
+    Difference,
     briefing,
+    differences,
+    losses,
     refuse_given_secrets,
     refuse_unreadable,
     runs_code,
@@ -35,22 +27,30 @@ from quorate.pipeline.question import (
     target_keys,
     targets_of,
 )
-from quorate.pipeline.record import JournaledSteps, Record
-from quorate.pipeline.routing import route
-from quorate.pipeline.sanitization import clean, one_line
-from quorate.pipeline.sites import Site, reservations
-from quorate.pipeline.step import Step
+from quorate.pipeline.authorization import Verdict, authorize, effects_of, reach_of
+from quorate.pipeline.caller import AnswerLater, Scope
+from quorate.pipeline.execution import apply
+from quorate.pipeline.pipeline import Invocation, Pipeline, Result, select_permitted
+from quorate.pipeline.preflight import check_plan, check_references
+from quorate.pipeline.proof import Observation, can_be_undone, observe, read_all_options, replaced_values
+from quorate.pipeline.record import (
+    JournaledSteps,
+    Record,
+    Step,
+    describe_dry_run,
+    describe_nothing_to_do,
+    describe_outcome,
+)
+from quorate.pipeline.redaction import clean, one_line
+from quorate.pipeline.sites import Site, reservations, route
 from quorate.problems import Problem, TaskFailed
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import guests_in
-from quorate.pve.subjects import Subject
+from quorate.pve.targets import Subject
 from quorate.pve.tasks import Report
 from quorate.state.approvals import RemarkKind
-from quorate.state.outcomes import Outcome, StepState
+from quorate.state.journal import Outcome, StepState
 from quorate.state.trail import AuditUnwritable
-
-if TYPE_CHECKING:
-    from quorate.pipeline.pipeline import Pipeline
 
 APPROVAL_SECONDS = 45.0  # even a call that may wait longer for its task does not wait longer for an operator
 OTHER_PLANS = 20  # how often an id may be snatched away before we give up
@@ -71,7 +71,7 @@ class ChangeRun:
         self._record = Record(
             operation.name,
             invocation.risk.value,
-            invocation.given,
+            invocation.raw_arguments,
             invocation.caller,
             approval=self._approver.default_note,
             unrecorded=operation.unrecorded,
@@ -101,11 +101,11 @@ class ChangeRun:
 
     async def _plan_and_run(self) -> Result:
         call, operation = self._call, self._call.operation
-        self._pipeline.require_permitted(call)
+        objections = self._pipeline.objections(call)
         chosen = await route(self._pipeline.sites, operation, call.arguments, call.caller, changes=True)
         site = chosen.sites[0]
         self._locate(site)
-        self._pipeline.permitted_sites([site], call)
+        select_permitted([site], objections)
         arguments = decode(operation, chosen.arguments)
         self._record.dry_run, wait = arguments.pop("dry_run"), arguments.pop("wait")
         safely = arguments.pop("safely", False)
@@ -120,7 +120,7 @@ class ChangeRun:
         try:
             plan = await in_wire_form(site.backend, plan)
             if safely:
-                from quorate.operations.safety_snapshots import after_snapshots  # rarely needed
+                from quorate.tools.safety_snapshots import after_snapshots  # rarely needed
 
                 plan = await after_snapshots(view, plan)
             self._record.set_plan(plan)
@@ -147,11 +147,11 @@ class ChangeRun:
         if record.dry_run:
             record.outcome = Outcome.DRY_RUN
             lost = await losses(backend, plan) if risk is Risk.DESTROY else []
-            facts = self._sanitizer.sanitize(responses.dry_run(plan, checked, verdict, lost))
+            facts = self._sanitizer.sanitize(describe_dry_run(plan, checked, verdict, lost))
             return Result(await self._announce(site, request) | facts, record.outcome)
         if not plan.calls:
             record.outcome = Outcome.NOTHING
-            facts = self._sanitizer.sanitize(responses.nothing_to_do(plan))
+            facts = self._sanitizer.sanitize(describe_nothing_to_do(plan))
             return Result(facts, record.outcome, failed=bool(plan.failures))
         await self._journal.freeze.require_none()  # before anybody is asked
         deadline = self._clock.monotonic() + self._wait_seconds(wait)
@@ -176,7 +176,7 @@ class ChangeRun:
         plan = await self._carry_out(site, plan, max(0.0, deadline - self._clock.monotonic()))
         record.settle()
         if observed.options and record.outcome in (Outcome.DONE, Outcome.WARNINGS):
-            record.replaced = replaced_values(observed.options, await observe_all(site.cluster, plan.calls))
+            record.replaced = replaced_values(observed.options, await read_all_options(site.cluster, plan.calls))
         return await self._result(plan, {**({"approval": str(grant)} if grant else {}), **self._undo_id(plan)})
 
     def _undo_id(self, plan: Plan) -> dict[str, str]:
@@ -267,21 +267,21 @@ class ChangeRun:
         reach = await reach_of(self._pipeline.sites, site, request.plan)
         effects = await effects_of(self._pipeline.sites, site, self._call.operation, request.plan)
         remarks = [
-            replace(one, text=self._blank(one.text)) if one.kind is RemarkKind.REACH else one
-            for one in await briefing(site.backend, request.plan, reach, effects, request.risk)
+            replace(remark, text=self._blank(remark.text)) if remark.kind is RemarkKind.REACH else remark
+            for remark in await briefing(site.backend, request.plan, reach, effects, request.risk)
         ]
         changed = await differences(site.backend, request.plan)
         texts = (
             request.plan.summary,
             *map(str, remarks),
             *(step_line(step, request.risk) for step in request.plan.calls),
-            *(part for one in changed for part in one),
+            *(part for difference in changed for part in difference),
         )
         refuse_given_secrets(request.summary, texts, self._sanitizer.hides_given)
         request = replace(
             request,
-            remarks=tuple(replace(one, text=self._sanitizer.sanitize(one.text)) for one in remarks),
-            differences=tuple(Difference(*map(self._sanitizer.sanitize, one)) for one in changed),
+            remarks=tuple(replace(remark, text=self._sanitizer.sanitize(remark.text)) for remark in remarks),
+            differences=tuple(Difference(*map(self._sanitizer.sanitize, difference)) for difference in changed),
             targets=_target_keys(request.plan, reach),
         )
         refuse_unreadable(request.summary, (*map(str, request.remarks), *request.lines))
@@ -319,11 +319,11 @@ class ChangeRun:
         """Blank what PVE and hosts said during planning: it may name guests that the caller must not see."""
         return replace(
             plan,
-            failures=tuple(replace(one, why=self._blank(one.why)) for one in plan.failures),
+            failures=tuple(replace(failure, why=self._blank(failure.why)) for failure in plan.failures),
             unchanged=tuple(map(self._blank, plan.unchanged)),
             warnings=tuple(
-                one.transform(self._blank_text) if isinstance(one, Wording) else self._blank(one)
-                for one in plan.warnings
+                warning.transform(self._blank_text) if isinstance(warning, Wording) else self._blank(warning)
+                for warning in plan.warnings
             ),
         )
 
@@ -359,7 +359,7 @@ class ChangeRun:
             step.log = [self._blank(line) for line in step.log]
             if step.problem is not None:
                 step.problem = self._blank_problem(step.problem)
-        answer = {**responses.outcome(plan, steps), **more}
+        answer = {**describe_outcome(plan, steps), **more}
         done = all(step.state.is_done for step in steps)
         if plan.after and done:
             answer |= await _read_back(plan.after)

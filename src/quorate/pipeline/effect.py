@@ -18,11 +18,11 @@ import msgspec
 from pve_schema.formats import split_list
 from pve_schema.schema import Facts
 from pve_schema.validation import text_of
-from quorate.command_secrets import HIDDEN
 from quorate.pipeline.redaction import secret_parameters
 from quorate.pve import values
 from quorate.pve.stored_objects import Location, StoredObject, locate, sets
 from quorate.pve.wire import Request, Text
+from quorate.secret import HIDDEN
 
 _GUEST: Final = "/nodes/{node}/(?:qemu|lxc)"
 _NEW_GUEST: Final = re.compile(_GUEST)
@@ -344,33 +344,25 @@ def _fits(request: Request, name: str, theirs: Any, ours: Text) -> bool:
         )
     if name == "enable" and request.template == _CLUSTER_FIREWALL:  # PVE keeps the time at which it was switched on
         return (text == "0") == (text_of(theirs) == "0")
+    if values.same(theirs, ours, schema):
+        return True
     if isinstance(theirs, Mapping):
         return values.parse(text).items() <= {key: text_of(value) for key, value in theirs.items()}.items()
-    if isinstance(theirs, (list, tuple)):
-        parts = ours if isinstance(ours, tuple) else tuple(split_list(text))
-        return sorted(map(_part, parts)) == sorted(map(_part, theirs))
-    shown = text_of(theirs).strip()
-    if shown == text or values.same(text, shown):
-        return True
-    if schema.get("type") == "boolean":
-        return values.is_on(text) == values.is_on(shown)
-    if schema.get("type") in ("integer", "number"):
-        return _number(text) is not None and _number(text) == _number(shown)
-    if str(schema.get("format", "")).endswith("-list"):
-        return set(split_list(text)) == set(split_list(shown))
-    if _is_plain(text):
+    layout = schema.get("format")
+    if isinstance(theirs, (list, tuple)) or layout is None or str(layout).endswith("-list") or _is_plain(text):
         return False
+    shown = text_of(theirs).strip()
     named = {part for part in text.lower().split(",") if "=" in part}
     return named <= set(shown.lower().split(",")) and _volume_fits(text, shown)
 
 
 def _volume_fits(text: str, shown: str) -> bool:
     """A new volume is requested as STORAGE:SIZE and shown as STORAGE:NAME."""
-    ours, theirs = (one.split(",")[0] for one in (text, shown))
+    ours, theirs = (value.split(",")[0] for value in (text, shown))
     if "=" in ours or ours == theirs:
         return True
     storage, colon, size = ours.partition(":")
-    new = bool(colon) and (_number(size) is not None or size == "cloudinit")
+    new = bool(colon) and (values.number(size) is not None or size == "cloudinit")
     return theirs.startswith(f"{storage}:") if new else ours == theirs or "=" in theirs or theirs.startswith(f"{ours},")
 
 
@@ -379,24 +371,8 @@ def _is_exact(theirs: Any, ours: Text) -> bool:
 
 
 def _is_plain(value: Text) -> bool:
-    """Whether it is a plain value, not a property string or list, which PVE may rewrite."""
+    """A plain value, not a property string or list, which PVE may rewrite."""
     return not set("=,;:") & set(_join(value))
-
-
-def _part(value: Any) -> str:
-    """An element of a list as a text that can be compared; it may be a property string that PVE shows parsed."""
-    if isinstance(value, str) and "=" in value:
-        value = values.parse(value)
-    if isinstance(value, Mapping):
-        return ",".join(sorted(f"{key}={text_of(one)}" for key, one in value.items()))
-    return text_of(value)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _join(value: Text) -> str:

@@ -7,18 +7,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from quorate.hints import GUEST_GET, TASK_GET, TASK_LIST, Advice, see
+from quorate.hints import Advice, see, tools
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, StepContext, in_wire_form
-from quorate.pipeline import responses
 from quorate.pipeline.effect import Trace
 from quorate.pipeline.proof import SentCall, observe, prove
-from quorate.pipeline.step import Step, StepLog
+from quorate.pipeline.record import Step, StepLog, describe_outcome
 from quorate.problems import OutcomeUnknown, Overtaken, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import conflict_advice, id_was_taken
+from quorate.pve.errors import NO_QUORUM, failure_advice, id_was_taken, lacks_quorum
 from quorate.pve.tasks import OwnTasks, Report, TaskOutcome, TaskState, Upid, find_started, follow, gather_bounded
-from quorate.state.outcomes import StepState
+from quorate.state.journal import StepState
 
 CALLS_AT_ONCE = 8
 LOG_LINES_ON_FAILURE = 5
@@ -139,7 +138,8 @@ async def _follow_start(cluster: Cluster, step: Step, restore: Upid, deadline: f
         step.state, step.log = StepState.FAILED, started.log[-LOG_LINES_ON_FAILURE:]
         step.problem = TaskFailed(
             f"It was restored but could not be started: {started.exit}",
-            next_step=conflict_advice(started.exit or "") or see("See the whole log", TASK_GET(task=task.text)),
+            next_step=failure_advice(started.exit or "", started.log)
+            or see("See the whole log", tools.task_get(task=task.text)),
         )
 
 
@@ -151,7 +151,7 @@ async def _carry_out(
     observed = await observe(cluster, plan.calls)
     steps = observed.attach_to([Step(call) for call in plan.calls])
     await apply(cluster, plan, steps, log, wait=wait, report=report)
-    answer = responses.outcome(plan, steps)
+    answer = describe_outcome(plan, steps)
     if all(step.state.is_done for step in steps):
         return {**answer, **(await plan.after() if plan.after else {})}
     unfinished = next(step for step in steps if not step.state.is_done)
@@ -208,7 +208,7 @@ async def _unnamed_task(cluster: Cluster, sent: SentCall) -> Upid | None:
         return None
     raise Problem(
         "PVE accepted it but started no task for it",
-        next_step=Advice("Look at the guest and its tasks", GUEST_GET, TASK_LIST),
+        next_step=Advice("Look at the guest and its tasks", tools.guest_get, tools.task_list),
     )
 
 
@@ -245,11 +245,13 @@ async def _prove_quietly(cluster: Cluster, sent: SentCall) -> Upid | Trace:
         return Trace.UNCLEAR
 
 
-async def _holds(effect: Callable[[], Awaitable[bool]] | None) -> bool:
-    """Whether the effect is visible. Failing to look is not a failure of the write."""
+async def _holds(effect: Callable[[], Awaitable[bool]] | None, *, failing: type[Problem] | None = None) -> bool:
+    """Whether the effect is visible. Failing to look is not a failure of the write; `failing` shows one, so it is."""
     try:
         return effect is not None and await effect()
-    except Problem:
+    except Problem as problem:
+        if failing is not None and isinstance(problem, failing):
+            raise
         return False
 
 
@@ -258,9 +260,10 @@ def _judge(step: Step, state: TaskState) -> None:
         step.note = f"It was started; its current state is unknown. {state.trouble}"
     step.state = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
     if state.outcome is TaskOutcome.FAILED:
-        whole_log = see("See its whole log", TASK_GET(task=state.upid.text))
-        advice = conflict_advice(state.exit or "") or whole_log
-        step.problem = TaskFailed(f"The task failed: {state.exit}", next_step=advice)
+        whole_log = see("See its whole log", tools.task_get(task=state.upid.text))
+        advice = failure_advice(state.exit or "", state.log) or whole_log
+        why = NO_QUORUM if any(map(lacks_quorum, (state.exit or "", *state.log))) else None
+        step.problem = TaskFailed(f"The task failed: {state.exit}", why=why, next_step=advice)
         step.id_taken = id_was_taken(state.exit or "")
         earlier = [
             line for line in state.log[:-LOG_LINES_ON_FAILURE] if line.startswith("ERROR")
@@ -275,9 +278,9 @@ async def _settle(cluster: Cluster, step: Step, call: Call, deadline: float) -> 
     """Wait for what the task only requested, from the HA manager or after the end of a VM."""
     there = call.arrived
     deadline = min(deadline, cluster.clock.monotonic() + SETTLE_SECONDS)
-    while there is not None and not await _holds(there):
+    while there is not None and not await _holds(there, failing=TaskFailed):
         if cluster.clock.monotonic() >= deadline or cluster.client.leaving:
-            step.state, step.note = StepState.RUNNING, Advice("PVE is still working on it", GUEST_GET)
+            step.state, step.note = StepState.RUNNING, Advice("PVE is still working on it", tools.guest_get)
             return
         await cluster.clock.sleep(SETTLE_INTERVAL)
 

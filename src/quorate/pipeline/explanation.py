@@ -7,22 +7,18 @@ from functools import partial
 from typing import Any
 
 from quorate.config import Approval as Mode
-from quorate.config.rules import Rule
-from quorate.operations.argument_names import with_known_names
+from quorate.config.policy import Rule
+from quorate.operations.arguments import decode, with_known_names
 from quorate.operations.plan import Plan, in_wire_form
 from quorate.operations.registry import PIPELINE_ARGUMENTS, Risk
 from quorate.pipeline.approval import Approver
-from quorate.pipeline.arguments import decode
 from quorate.pipeline.authorization import authorize, reach_of
-from quorate.pipeline.caller import Caller, Exchange
+from quorate.pipeline.caller import Caller, Exchange, Gate
 from quorate.pipeline.change import release
-from quorate.pipeline.gate import Gate
-from quorate.pipeline.invocation import Invocation
-from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.pipeline import Invocation, Pipeline
 from quorate.pipeline.policy import verdict
-from quorate.pipeline.responses import call_line
-from quorate.pipeline.routing import Route, route
-from quorate.pipeline.sites import Site
+from quorate.pipeline.record import call_line
+from quorate.pipeline.sites import Route, Site, route
 from quorate.problems import (
     AuthenticationFailed,
     NodeOffline,
@@ -34,8 +30,8 @@ from quorate.problems import (
     UntrustedCertificate,
 )
 from quorate.pve.lookup import guests_in
-from quorate.pve.subjects import Subject, subject_of
-from quorate.state.freeze import ChangesFrozen
+from quorate.pve.targets import Subject, subject_of
+from quorate.state.limits import ChangesFrozen
 
 ALLOWED, REFUSED, NOT_NOW, UNKNOWN = "allowed", "refused", "refused at this moment", "not known"
 FAILS = "allowed, but it would fail"
@@ -43,16 +39,16 @@ FAILS = "allowed, but it would fail"
 _NO_ANSWER = (Unreachable, UntrustedCertificate, AuthenticationFailed, TimedOut, ServerFailed, NodeOffline)
 
 
-async def explain(pipeline: Pipeline, name: str, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+async def explain(pipeline: Pipeline, name: str, arguments: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
     """The verdict on a call at the cluster it goes to, or at each of several."""
     operation = pipeline.operation(name)
-    given = with_known_names(operation, given)
-    call = pipeline.invocation(operation, pipeline.risk_of(operation, given), given, Exchange(caller))
+    arguments = with_known_names(operation, arguments)
+    call = pipeline.invocation(operation, pipeline.risk_of(operation, arguments), arguments, Exchange(caller))
     head = {"tool": name, "risk": call.risk.value}
     if not list(pipeline.sites) and not operation.about_homelab:
         return {**head, **_explain_tool(pipeline.gate(caller), call, None)}
     try:
-        chosen = await route(pipeline.sites, operation, given, caller, changes=call.changes)
+        chosen = await route(pipeline.sites, operation, arguments, caller, changes=call.changes)
     except Problem as problem:
         return {**head, "verdict": UNKNOWN, "why": str(problem)}  # each cluster may have its own
     parts: dict[str, Any] = {site.name: await _explain_at(pipeline, site, call, chosen) for site in chosen.sites}
@@ -86,7 +82,7 @@ async def _without_plan(
         rows = [(await site.cluster.guest(ref)).row for ref in guests_in(chosen.arguments)]
     except Problem:
         return _describe_failure(answer, problem)
-    named = [one for row in rows if (one := subject_of(row))]
+    named = [subject for row in rows if (subject := subject_of(row))]
     gate = pipeline.gate(call.caller, site)
     rules = {"rules": [_describe_rule(rule, named) for rule in gate.rules.rules]} if named else {}
     refusal = gate.rules.call_objection(call.operation, call.risk, named, None) if named else None
@@ -116,24 +112,24 @@ async def _explain_change(pipeline: Pipeline, site: Site, call: Invocation, chos
     release(site.backend, plan)
     plan = await in_wire_form(site.backend, plan)
     gate, tally = pipeline.gate(call.caller), pipeline.journal.tally
-    found = await authorize(pipeline.sites, site, gate, call, plan, tally)
-    reached = [one for _, subjects in await reach_of(pipeline.sites, site, plan) for one in subjects]
+    judged = await authorize(pipeline.sites, site, gate, call, plan, tally)
+    reached = [subject for _, subjects in await reach_of(pipeline.sites, site, plan) for subject in subjects]
     answer: dict[str, Any] = {
         "plan": plan.summary,
         "calls": [call_line(step) for step in plan.calls],
-        "reaches": [_describe(one) for one in reached],
+        "reaches": [_describe(subject) for subject in reached],
         "rules": [_describe_rule(rule, reached) for rule in site.rules.rules],
-        "approval": _approval(call.approver, found.risk),
+        "approval": _approval(call.approver, judged.risk),
     }
-    if found.risk is not call.risk:
-        answer["risk"] = f"{found.risk.value}, by what the plan does"
-    if found.objection:
-        return answer | _refusal(found.objection)
+    if judged.risk is not call.risk:
+        answer["risk"] = f"{judged.risk.value}, by what the plan does"
+    if judged.objection:
+        return answer | _refusal(judged.objection)
     try:
         await pipeline.journal.freeze.require_none()
     except ChangesFrozen as frozen:
         return answer | _refusal(frozen, NOT_NOW)
-    return answer | (_refusal(found.passing, NOT_NOW) if found.passing else {})
+    return answer | (_refusal(judged.passing, NOT_NOW) if judged.passing else {})
 
 
 def _refusal(refusal: Problem, verdict: str = REFUSED) -> dict[str, Any]:
@@ -155,5 +151,5 @@ def _describe(subject: Subject) -> str:
 
 
 def _describe_rule(rule: Rule, subjects: list[Subject]) -> str:
-    met = [str(one) for one in subjects if verdict(rule, one)] if rule.about_targets else ["every call"]
+    met = [str(subject) for subject in subjects if verdict(rule, subject)] if rule.about_targets else ["every call"]
     return f"{rule.name}: {rule} (matches {', '.join(met[:5]) or 'nothing here'})"

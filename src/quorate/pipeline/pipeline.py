@@ -1,4 +1,4 @@
-"""How every operation runs: routing, arguments, gates, then a read or a change."""
+"""The pipeline that every call passes through, and one call of it."""
 
 from __future__ import annotations
 
@@ -12,37 +12,111 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.config import Approval
 from quorate.hints import resolve
-from quorate.operations.argument_names import with_known_names
+from quorate.log import CallRecord, current_call, record_call
+from quorate.operations.arguments import decode, refuse_oversized, with_known_names
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
+    OTHER_CLUSTER,
     PIPELINE_ARGUMENTS,
     IllustratedFacts,
+    InFull,
     Operation,
+    Owner,
     Risk,
     Table,
+    chosen_operations,
     find_operation,
     operations,
 )
-from quorate.operations.toolsets import chosen_operations
 from quorate.pipeline.approval import ApprovalSettings, Approver
-from quorate.pipeline.arguments import decode, refuse_oversized
-from quorate.pipeline.caller import ALL_TOOLSETS, Caller, Exchange
-from quorate.pipeline.fan_out import NO_ANSWER, Data, ask_all
-from quorate.pipeline.gate import Gate
-from quorate.pipeline.invocation import Invocation, Result, without_token
-from quorate.pipeline.redaction import secrets_in
-from quorate.pipeline.routing import CLUSTER, Route, route
-from quorate.pipeline.sanitization import Sanitizer
-from quorate.pipeline.sites import Site, Sites
+from quorate.pipeline.caller import ALL_TOOLSETS, Caller, Exchange, Gate
+from quorate.pipeline.redaction import Sanitizer, secrets_in
+from quorate.pipeline.sites import CLUSTER, NO_ANSWER, Data, Route, Site, Sites, ask_all, route
 from quorate.problems import BadArgument, Problem, Refused
-from quorate.pve.clock import Clock, SystemClock
-from quorate.pve.cluster import Cluster
+from quorate.pve.cluster import Cluster, OtherCluster
+from quorate.pve.connection import Clock, SystemClock
 from quorate.pve.inventory import Inventory
-from quorate.state.journal import Journal
+from quorate.pve.tasks import Report
+from quorate.server_files import ServerFiles
+from quorate.state.journal import Journal, Outcome
 from quorate.suggestions import suggest_tool
 
 if TYPE_CHECKING:
     from quorate.pipeline.resolution import Resolution
+
+
+PLAN_TOKEN = "plan_token"  # noqa: S105 - the name of an argument
+
+
+def without_token(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in arguments.items() if name != PLAN_TOKEN}
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call of one operation, from the caller's arguments to the result."""
+
+    operation: Operation
+    risk: Risk
+    """What this call can do."""
+    raw_arguments: Mapping[str, Any]
+    """The arguments as they came."""
+    exchange: Exchange
+    sanitizer: Sanitizer
+    approver: Approver
+    """If it takes plan tokens, `plan_token` is an argument of the pipeline."""
+    upload_dirs: tuple[Path, ...] = ()
+    """Folders of this machine with images that any caller may upload."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        return without_token(self.raw_arguments) if self.approver.takes_tokens else self.raw_arguments
+
+    @property
+    def plan_token(self) -> str | None:
+        token = self.raw_arguments.get(PLAN_TOKEN) if self.approver.takes_tokens else None
+        return str(token) if token else None
+
+    def supplied_arguments(self, other_cluster: OtherCluster) -> dict[str, Any]:
+        """The parameters of the operation that are not the caller's arguments."""
+        values = {
+            Report: self.report,
+            Owner: self.caller.subject,
+            InFull: self.exchange.in_full,
+            ServerFiles: ServerFiles(self.caller.is_local, self.upload_dirs, "upload_dirs in [images]"),
+            OTHER_CLUSTER: other_cluster,
+        }
+        return {name: values[kind] for name, kind in self.operation.supplied.items()}
+
+    async def run(self, backend: Backend, arguments: Mapping[str, Any]) -> Any:
+        """The answer or plan of the operation. A problem is explained by what the backend knows about its cause."""
+        try:
+            return await self.operation.run(backend, **arguments)
+        except Problem as problem:
+            raise await backend.explain(problem) from None
+
+    @property
+    def caller(self) -> Caller:
+        return self.exchange.caller
+
+    @property
+    def changes(self) -> bool:
+        return self.risk in (Risk.CHANGE, Risk.DESTROY)
+
+    @property
+    def report(self) -> Report | None:
+        return self.sanitizer.report(self.exchange.report)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the caller gets: facts without secrets, and PNG pictures where requested."""
+
+    data: dict[str, Any] | Table
+    outcome: Outcome | None = None
+    """The outcome of a change."""
+    failed: bool = False
+    pictures: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +142,11 @@ class Pipeline:
         offered = chosen_operations(self.gate(caller).toolsets)
         gates = self.gates(caller)
         return [
-            one
-            for one in offered
+            operation
+            for operation in offered
             if any(
-                gate.objection(one, caller) is None
-                for gate in (self.gates(caller, one) if one.about_homelab else gates)
+                gate.objection(operation, caller) is None
+                for gate in (self.gates(caller, operation) if operation.about_homelab else gates)
             )
         ]
 
@@ -104,35 +178,55 @@ class Pipeline:
 
     def operation(self, name: str) -> Operation:
         """Find an operation in any toolset, so that one that is switched off is refused with the reason."""
-        if found := find_operation(name):
-            return found
+        if operation := find_operation(name):
+            return operation
         raise BadArgument(f"There is no tool {name!r}", next_step=suggest_tool(name, operations(), None))
 
-    def risk_of(self, operation: Operation, given: Mapping[str, Any]) -> Risk:
+    def risk_of(self, operation: Operation, arguments: Mapping[str, Any]) -> Risk:
         """What this call can do: fixed for most operations, by method and path for a raw API call."""
         if operation.risk_of is None:
             return operation.risk
-        given = with_known_names(operation, given)
-        own = without_token(given) if self.approver.takes_tokens else given
+        arguments = with_known_names(operation, arguments)
+        own = without_token(arguments) if self.approver.takes_tokens else arguments
         return operation.risk_of(
             decode(operation, {name: value for name, value in own.items() if name != CLUSTER or not self.sites.several})
         )
 
     # -- running it ------------------------------------------------------------------------------------------------
 
-    async def run(self, name: str, given: Mapping[str, Any], exchange: Exchange) -> Result:
+    async def run(self, name: str, arguments: Mapping[str, Any], exchange: Exchange) -> Result:
         """Run one operation. Raises Problem, already sanitized, if there is no result."""
-        refuse_oversized(name, given)
+        if (call := current_call()) is not None:  # of a surface, which logs it
+            call.add_operation(name)
+            return await self._run(name, arguments, exchange, call)
+        call = CallRecord(name)
+        call.describe_caller(exchange.caller.subject, exchange.caller.client, exchange.caller.transport)
+        with record_call(call, self.clock.monotonic):
+            try:
+                result = await self._run(name, arguments, exchange, call)
+            except Problem as problem:
+                call.fail(problem.code, problem.what)
+                raise
+            except Exception as error:
+                call.fail("defect", type(error).__name__)
+                raise
+            call.outcome = "error" if result.failed else "ok"
+            return result
+
+    async def _run(self, name: str, arguments: Mapping[str, Any], exchange: Exchange, call: CallRecord) -> Result:
+        refuse_oversized(name, arguments)
         self.sites.refresh()
-        sanitizer = self._sanitizer(given, exchange)
+        sanitizer = self._sanitizer(arguments, exchange)
         try:
             operation = self.operation(name)
-            given = with_known_names(operation, given)
-            invocation = self.invocation(operation, self.risk_of(operation, given), given, exchange, sanitizer)
+            arguments = with_known_names(operation, arguments)
+            invocation = self.invocation(operation, self.risk_of(operation, arguments), arguments, exchange, sanitizer)
             if invocation.changes:
                 from quorate.pipeline.change import ChangeRun  # a call that reads does without it
 
-                return await ChangeRun(self, invocation).execute()
+                result = await ChangeRun(self, invocation).execute()
+                call.result = result.outcome or ""
+                return result
             return await self._execute_read(invocation)
         except Problem as problem:
             raise sanitizer.problem(problem) from None
@@ -141,24 +235,24 @@ class Pipeline:
         self,
         operation: Operation,
         risk: Risk,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         exchange: Exchange,
         sanitizer: Sanitizer | None = None,
     ) -> Invocation:
-        sanitizer = sanitizer or self._sanitizer(given, exchange)
+        sanitizer = sanitizer or self._sanitizer(arguments, exchange)
         approver = exchange.approver or self.approver_for(exchange.caller)
-        return Invocation(operation, risk, given, exchange, sanitizer, approver, self.upload_dirs)
+        return Invocation(operation, risk, arguments, exchange, sanitizer, approver, self.upload_dirs)
 
     @asynccontextmanager
     async def inventory(self, cluster: str | None, caller: Caller) -> AsyncIterator[Inventory]:
         """The inventory of a cluster as the caller may list it, for surfaces that look guests up before they call."""
-        given = {} if cluster is None else {CLUSTER: cluster}
         operation = self.operation("guest_list")
-        invocation = self.invocation(operation, operation.risk, given, Exchange(caller))
+        arguments = {} if cluster is None else {CLUSTER: cluster}
+        invocation = self.invocation(operation, operation.risk, arguments, Exchange(caller))
         try:
-            self.require_permitted(invocation)
-            chosen = await route(self.sites, operation, given, caller, changes=False)
-            site = self.permitted_sites(chosen.sites, invocation)[0]
+            objections = self.objections(invocation)
+            chosen = await route(self.sites, operation, arguments, caller, changes=False)
+            site = select_permitted(chosen.sites, objections)[0]
             yield (await self.visible_view(site, invocation)).api.inventory
         except Problem as problem:
             raise invocation.sanitizer.problem(problem) from None
@@ -168,32 +262,32 @@ class Pipeline:
         from quorate.pipeline.resolution import Resolver
 
         async def look(tool: str, arguments: Mapping[str, Any]) -> Any:
-            found = (await self.run(tool, arguments, Exchange(Caller(exposure=ALL_TOOLSETS)))).data
-            return resolve({"columns": found.columns, "rows": found.rows} if isinstance(found, Table) else found)
+            data = (await self.run(tool, arguments, Exchange(Caller(exposure=ALL_TOOLSETS)))).data
+            return resolve({"columns": data.columns, "rows": data.rows} if isinstance(data, Table) else data)
 
         return await Resolver(self.sites, self.journal, self._sanitizer().journal_line, look, self.clock).resolve()
 
-    def sanitize(self, data: Any) -> Any:
-        """The data without secrets and invisible characters."""
-        return self._sanitizer().sanitize(data)
+    def sanitize(self, data: Any, arguments: Mapping[str, Any] | None = None) -> Any:
+        """The data without secrets, also those in the arguments of a call, and without invisible characters."""
+        return self._sanitizer(arguments).sanitize(data)
 
-    def trace_of(self, error: Exception, given: Mapping[str, Any]) -> str:
+    def trace_of(self, error: Exception, arguments: Mapping[str, Any]) -> str:
         """The traceback of an internal defect, without secrets, for the log."""
-        return str(self._sanitizer(given).sanitize("".join(traceback.format_exception(error))))
+        return str(self.sanitize("".join(traceback.format_exception(error)), arguments))
 
     async def _execute_read(self, invocation: Invocation) -> Result:
         operation = invocation.operation
-        self.require_permitted(invocation)
-        chosen = await route(self.sites, operation, invocation.given, invocation.caller, changes=False)
+        objections = self.objections(invocation)
+        chosen = await route(self.sites, operation, invocation.raw_arguments, invocation.caller, changes=False)
         arguments = decode(operation, chosen.arguments)
         for name in PIPELINE_ARGUMENTS if operation.changes else ():
             arguments.pop(name, None)
         arguments |= invocation.supplied_arguments(partial(self.other_cluster, invocation=invocation))
-        sites = self.permitted_sites(chosen.sites, invocation)
+        sites = select_permitted(chosen.sites, objections)
 
-        async def ask(site: Site, wanted: Mapping[str, Any]) -> Data:
-            answer: Data = await invocation.run(await self.visible_view(site, invocation), wanted)
-            return answer
+        async def ask(site: Site, arguments: Mapping[str, Any]) -> Data:
+            data: Data = await invocation.run(await self.visible_view(site, invocation), arguments)
+            return data
 
         data = await (ask(sites[0], arguments) if len(chosen.sites) == 1 else ask_all(sites, arguments, ask))
         pictures = data.pictures if isinstance(data, IllustratedFacts) else ()
@@ -213,31 +307,30 @@ class Pipeline:
 
     # -- permission ------------------------------------------------------------------------------------------------
 
-    def require_permitted(self, invocation: Invocation) -> None:
-        """Refuse what no cluster allows before any of them is asked."""
+    def objections(self, invocation: Invocation) -> dict[str, Refused | None]:
+        """What each site that the caller reaches objects to the call, decided once and before any cluster is asked.
+
+        Raises the reason if no site allows it.
+        """
         sites = self.sites.for_operation(invocation.operation, invocation.caller)
+        objections = {site.name: self._objection(site, invocation) for site in sites}
         if sites:
-            self.permitted_sites(sites, invocation)
-        elif objection := self.gate(invocation.caller).objection(
+            select_permitted(sites, objections)
+        elif refused := self.gate(invocation.caller).objection(
             invocation.operation, invocation.caller, invocation.risk
         ):
-            raise objection
-
-    def permitted_sites(self, sites: Sequence[Site], invocation: Invocation) -> Sequence[Site]:
-        """The sites where the call is allowed. Raises the reason if there is none."""
-        found = [(site, self._objection(site, invocation)) for site in sites]
-        permitted = [site for site, objection in found if objection is None]
-        if not permitted:
-            raise next(objection for _, objection in found if objection is not None)
-        return permitted
+            raise refused
+        return objections
 
     async def visible_view(self, site: Site, invocation: Invocation) -> Backend:
         """The cluster or homelab without what the rules hide from this call."""
 
         async def neighbors() -> tuple[list[Cluster], list[Cluster]]:
-            permitted = [one for one in self.sites.open_to(invocation.caller) if not self._objection(one, invocation)]
-            visible = [(await self.visible_view(one, invocation)).api for one in permitted]
-            return visible, [one.cluster for one in self.sites if one.guards or one not in permitted]
+            allowed = [
+                other for other in self.sites.open_to(invocation.caller) if not self._objection(other, invocation)
+            ]
+            visible = [(await self.visible_view(other, invocation)).api for other in allowed]
+            return visible, [other.cluster for other in self.sites if other.guards or other not in allowed]
 
         hides = site.rules.visibility_filter(invocation.operation, invocation.risk, self.clock.time())
         exchange = invocation.exchange
@@ -246,7 +339,8 @@ class Pipeline:
     async def other_cluster(self, name: str, invocation: Invocation) -> Cluster:
         """Another cluster as this caller sees it, if the call is allowed there as well."""
         site = self.sites.find(name, invocation.caller)
-        self.permitted_sites([site], invocation)
+        if objection := self._objection(site, invocation):
+            raise objection
         return (await self.visible_view(site, invocation)).api
 
     def _objection(self, site: Site, invocation: Invocation) -> Refused | None:
@@ -255,10 +349,18 @@ class Pipeline:
         gate = self.gate(invocation.caller, site)
         return gate.objection(invocation.operation, invocation.caller, invocation.risk, now)
 
-    def _sanitizer(self, given: Mapping[str, Any] | None = None, exchange: Exchange | None = None) -> Sanitizer:
+    def _sanitizer(self, arguments: Mapping[str, Any] | None = None, exchange: Exchange | None = None) -> Sanitizer:
         lent = exchange.secrets if exchange is not None else ()
 
         def secrets() -> list[str]:
             return [*lent, *(secret for site in self.sites.everywhere for secret in site.backend.secrets())]
 
-        return Sanitizer(secrets, secrets_in(given or {}))
+        return Sanitizer(secrets, secrets_in(arguments or {}))
+
+
+def select_permitted(sites: Sequence[Site], objections: Mapping[str, Refused | None]) -> Sequence[Site]:
+    """The sites where the call is allowed. Raises the reason if there is none."""
+    allowed = [site for site in sites if objections[site.name] is None]
+    if not allowed:
+        raise next(objection for site in sites if (objection := objections[site.name]) is not None)
+    return allowed

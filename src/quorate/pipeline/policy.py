@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from quorate.config.rules import LEVELS, Limits, Rule
+from quorate.config.policy import LEVELS, Limits, Rule
 from quorate.hints import CalledTool, Sentence
 from quorate.operations.registry import Operation, Risk
 from quorate.problems import Refused
-from quorate.pve.subjects import Subject
-from quorate.pve.targets import GUEST, HOST, NODE, POOL, STORAGE
-from quorate.state.tally import Reservation, Usage
+from quorate.pve.targets import GUEST, HOST, NODE, POOL, STORAGE, Hides, Subject
+from quorate.state.limits import Reservation, Usage
 
 _CONDITIONS = {
     GUEST: frozenset({"vmids", "names", "tags", "pools", "nodes"}),
@@ -25,10 +24,6 @@ _CONDITIONS = {
 }
 """Which conditions of a rule apply to each kind of target."""
 _TARGETS = tuple(dict.fromkeys(name for names in _CONDITIONS.values() for name in sorted(names)))
-
-
-Hides = Callable[[Subject], Refused | None]
-"""Why a caller must not see something; None if it may."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Rulebook:
 
     @property
     def rests_on_nodes(self) -> bool:
-        """Whether it matters where a guest may run."""
+        """Some rule depends on the nodes where a guest may run."""
         return any(rule.nodes for rule in self.rules)
 
     @property
@@ -111,7 +106,7 @@ class Rulebook:
     ) -> Refused | None:
         for rule in self._denying:
             if rule.about_targets:
-                met = [one for one in subjects if _denies(rule, operation, one.level or risk.value, now)]
+                met = [subject for subject in subjects if _denies(rule, operation, subject.level or risk.value, now)]
                 if touched := _held_by(rule, met):
                     return self._hidden_refusal(operation, touched[0], now) or _rule_refusal(
                         operation, rule, touched[0]
@@ -124,16 +119,18 @@ class Rulebook:
         allowing = self._allowing_at(risk.value)
         if allowing is None:
             return None
-        names_guests = any(one.kind == GUEST and one.level is None for one in subjects)
+        names_guests = any(subject.kind == GUEST and subject.level is None for subject in subjects)
         holding = [rule for rule in allowing if not rule.about_targets or _held_by(rule, subjects)]
-        for one in subjects or (None,):
-            level = risk.value if one is None else one.level or risk.value
+        for subject in subjects or (None,):
+            level = risk.value if subject is None else subject.level or risk.value
             fitting = [rule for rule in holding if _allows(rule, operation, level, now)]
-            moved = [after for after in one.after if after.node != one.node] if one is not None else []
+            moved = [after for after in subject.after if after.node != subject.node] if subject is not None else []
             if not all(
-                any(_covers(rule, state, with_guests=names_guests) for rule in fitting) for state in (one, *moved)
+                any(_covers(rule, state, with_guests=names_guests) for rule in fitting) for state in (subject, *moved)
             ):
-                return self._hidden_refusal(operation, one, now) or _allow_list_refusal(operation, level, allowing, one)
+                return self._hidden_refusal(operation, subject, now) or _allow_list_refusal(
+                    operation, level, allowing, subject
+                )
         return None
 
     def _hidden_refusal(self, operation: Operation, subject: Subject | None, now: float | None) -> Refused | None:
@@ -143,14 +140,15 @@ class Rulebook:
 
     def _escape(self, operation: Operation, subjects: Sequence[Subject]) -> Refused | None:
         """A new name, tag, pool or node must not move a guest out of a denial or into a permission."""
-        for one in subjects:
-            for rule in self.rules if one.after else ():
-                before, after = verdict(rule, one), [verdict(rule, state) for state in one.after]
+        for subject in subjects:
+            for rule in self.rules if subject.after else ():
+                before, after = verdict(rule, subject), [verdict(rule, state) for state in subject.after]
                 escapes = before is False and True in after if rule.allows else before is True and False in after
+                becomes = "allow changes to" if rule.allows else "no longer protect"
                 if rule.about_targets and escapes:
-                    return self._hidden_refusal(operation, one, None) or Refused(
+                    return self._hidden_refusal(operation, subject, None) or Refused(
                         Sentence(f"{{tool}} is refused by the rule {rule.name!r}", tool=CalledTool(operation.name)),
-                        why=f"The rule would then {'allow changes to' if rule.allows else 'no longer protect'} {one}",
+                        why=f"The rule would then {becomes} {subject}",
                         next_step=_where(rule),
                         facts={"rule": rule.name},
                     )
@@ -190,7 +188,7 @@ def _visibility_objection(
     if allowing is None:
         return None
     verdicts = [verdict(rule, subject) for rule in allowing]
-    if any(verdicts) or (subject.kind != HOST and not any(one is False for one in verdicts)):
+    if any(verdicts) or (subject.kind != HOST and not any(held is False for held in verdicts)):
         return None
     return _unseen(operation, None, subject)
 
@@ -200,19 +198,19 @@ def _visibility_objection(
 
 def verdict(rule: Rule, subject: Subject) -> bool | None:
     """Whether the rule's conditions hold for it; None if none fails but some do not apply to it."""
-    wanted = _conditions(rule)
+    conditions = _conditions(rule)
     applicable = _CONDITIONS.get(subject.kind, frozenset()) - ({"nodes"} if not subject.node else set())
-    if any(not _meets(rule, name, subject) for name in wanted & applicable):
+    if any(not _meets(rule, name, subject) for name in conditions & applicable):
         return False
-    return True if wanted <= applicable else None
+    return True if conditions <= applicable else None
 
 
 def _held_by(rule: Rule, subjects: Iterable[Subject]) -> list[Subject]:
     """The subjects that meet the rule's conditions, alone or together; empty if none do."""
-    agreeing = [one for one in subjects if verdict(rule, one) is not False]
-    if whole := [one for one in agreeing if verdict(rule, one)]:
+    agreeing = [subject for subject in subjects if verdict(rule, subject) is not False]
+    if whole := [subject for subject in agreeing if verdict(rule, subject)]:
         return whole
-    met = {name for one in agreeing for name in _conditions(rule) & _CONDITIONS.get(one.kind, frozenset())}
+    met = {name for subject in agreeing for name in _conditions(rule) & _CONDITIONS.get(subject.kind, frozenset())}
     return agreeing if met >= _conditions(rule) else []
 
 
@@ -220,8 +218,8 @@ def _covers(rule: Rule, subject: Subject | None, *, with_guests: bool) -> bool:
     """Whether the rule lets a call act on this; `with_guests`: if guests are covered, other targets need no rule."""
     if subject is None:
         return not rule.about_targets
-    found = verdict(rule, subject)
-    return bool(found) or (found is None and with_guests and subject.kind not in (GUEST, HOST))
+    holds = verdict(rule, subject)
+    return bool(holds) or (holds is None and with_guests and subject.kind not in (GUEST, HOST))
 
 
 def _conditions(rule: Rule) -> frozenset[str]:
@@ -243,7 +241,7 @@ def _meets(rule: Rule, condition: str, subject: Subject) -> bool:
             return _is_among(subject.node, rule.nodes)
         case "hosts":
             known_by = (subject.id, subject.name or "", *(f"label:{label}" for label in subject.tags))
-            return any(_is_among(one, rule.hosts) for one in known_by)
+            return any(_is_among(name, rule.hosts) for name in known_by)
         case _:
             return _is_among(subject.id, rule.storages)
 

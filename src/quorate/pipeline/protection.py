@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pve_schema.calendar_events import CalendarEvent, Unparsable, parse_calendar_event
 from pve_schema.formats import split_list
 from pve_schema.schema import Facts
 from pve_schema.validation import text_of
-from quorate.operations.api.risk import Effect, Reason
+from quorate.operations.grants import OPTION_LISTS
 from quorate.operations.plan import Call, Plan
+from quorate.operations.risk import Effect, Reason
 from quorate.problems import Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.stored_objects import locate, predict, read_stored
+from quorate.pve.stored_objects import Location, locate, predict, read_stored
 from quorate.pve.wire import Request, read
 
 
@@ -59,9 +60,10 @@ class Guard:
     reason: Reason = Reason.WEAKENS
 
     def touched_options(self, request: Request) -> Iterator[str]:
-        """Those of its options that the request writes or deletes."""
+        """Those of its options that the request writes, deletes or reverts."""
         if re.fullmatch(self.where, request.template):
-            for name in dict.fromkeys((*request.params, *split_list(_text(request.params.get("delete"))))):
+            listed = (option for name in OPTION_LISTS for option in split_list(_text(request.params.get(name))))
+            for name in dict.fromkeys((*request.params, *listed)):
                 if name in self.options or re.sub(r"\d+$", "[n]", name) in self.options:
                     yield name
 
@@ -93,8 +95,19 @@ def _is_changed(edit: Edit, name: str) -> bool:
     return bool(before) and before != after
 
 
+def _is_changed_or_set(edit: Edit, name: str) -> bool:
+    before, after = edit.texts(name)
+    return before != after
+
+
 def _falls(default: str) -> Comparison:
     return lambda edit, name: _number(edit.texts(name, default)[1]) < _number(edit.texts(name, default)[0])
+
+
+def _allows_fewer_protected_backups(edit: Edit, name: str) -> bool:
+    """-1 means any number, and so does nothing for a caller who manages the storage."""
+    before, after = (_number(text) for text in edit.texts(name, "-1"))
+    return after >= 0 and (before < 0 or after < before)
 
 
 def _is_throttled(least: float) -> Comparison:
@@ -126,6 +139,18 @@ def _rotates_faster(edit: Edit, _name: str) -> bool:
 
 def _starts_pruning(edit: Edit, name: str) -> bool:
     return edit.switches(name, "1") == (False, True) and _prunes(edit.after)
+
+
+def _prunes_elsewhere(edit: Edit, _name: str) -> bool:
+    """A job that is pointed at other guests or another storage deletes older backups there."""
+    same_storage = edit.texts("storage")[0] == edit.texts("storage")[1]
+    return _prunes(edit.after) and not (same_storage and _selection(edit.before) == _selection(edit.after))
+
+
+def _gives_up_on_entries(edit: Edit, name: str) -> bool:
+    """The backup of a container with more files than that fails."""
+    before, after = (_number(values.parse(text).get("pbs-entries-max", "1048576")) for text in edit.texts(name))
+    return after < before
 
 
 def _saves_less(edit: Edit, name: str) -> bool:
@@ -300,6 +325,13 @@ GUARDS: Final = (
     Guard(_JOB, ("schedule", "dow", "starttime"), "it runs less often or pauses for longer", _runs_less_often("")),
     Guard(_JOB, ("schedule", "dow", "starttime"), "it runs more often and prunes", _rotates_faster, Reason.PRUNES),
     Guard(_JOB, ("all", "vmid", "pool", "exclude", "node"), "guests are left out", _selects_fewer_guests),
+    Guard(
+        _JOB,
+        ("all", "vmid", "pool", "exclude", "node", "storage"),
+        "the job prunes, and now elsewhere",
+        _prunes_elsewhere,
+        Reason.PRUNES,
+    ),
     Guard(_JOB, ("exclude-path", "stdexcludes"), "less of each guest is saved", _saves_less),
     Guard(
         _JOB,
@@ -309,6 +341,8 @@ GUARDS: Final = (
         Reason.EMPTIES_BACKUPS,
     ),
     Guard(_JOB, ("lockwait",), "it gives up sooner", _falls("180")),
+    Guard(_JOB, ("stopwait",), "it gives up sooner", _falls("10")),
+    Guard(_JOB, ("performance",), "it gives up on containers with many files", _gives_up_on_entries),
     Guard(_JOB, ("bwlimit",), "too slow to finish", _is_throttled(_USABLE_KIB_PER_SECOND)),
     Guard(_JOB, ("mailto",), _FEWER, _loses_elements),
     Guard(
@@ -324,8 +358,10 @@ GUARDS: Final = (
     Guard(_STORAGE, ("nodes",), _FEWER, _covers_fewer_nodes),
     Guard(_STORAGE, ("content",), _FEWER, _loses_elements),
     Guard(_STORAGE, ("saferemove",), _SWITCHED_OFF, _is_turned_off("0")),
-    Guard(_STORAGE, ("is_mountpoint",), "changed", _is_changed),
-    Guard(_STORAGE, ("max-protected-backups",), "lowered", _falls("0")),
+    Guard(_STORAGE, ("is_mountpoint",), "changed, so PVE may take it for not mounted", _is_changed_or_set),
+    Guard(_STORAGE, ("tagged_only",), "volumes without a tag disappear", _is_turned_on),
+    Guard(_STORAGE, ("transport",), "changed", _is_changed),
+    Guard(_STORAGE, ("max-protected-backups",), "lowered", _allows_fewer_protected_backups),
     Guard(_SWITCHABLE, ("disable",), _SWITCHED_OFF, _is_turned_on),
     Guard(_MATCHER, ("target",), _FEWER, _loses_elements),
     Guard(
@@ -345,6 +381,7 @@ GUARDS: Final = (
     Guard(_HA, ("resources",), _FEWER, _loses_elements),
     Guard(_HA, ("affinity",), "changed", _is_changed),
     Guard(_CONFIG, ("protection",), _SWITCHED_OFF, _is_turned_off("0")),
+    Guard(_CONFIG, ("template",), "its linked clones build on what it could change", _is_turned_off("0")),
     Guard(r"/nodes/{node}/qemu/{vmid}/config", ("watchdog",), "removed", _is_removed),
     Guard(_CONFIG, ("net[n]",), "its firewall is switched off", _drops_firewall),
     Guard(_CONFIG, _DISKS, "left out of backups or replication", _leaves_backups),
@@ -399,11 +436,23 @@ async def _compare(
     if stored is None:
         return [Effect(Reason.UNKNOWN_OBJECT)]
     after = predict(request, stored)
+    if after is not None and location is not None and request.has("revert"):
+        after = await _without_pending(cluster, location, request, after)
     if not stored.exists or after is None:  # an earlier call of the plan creates it, or PVE reports that it is missing
         return []
     edit = Edit(stored.options, {**after, **_position(request)}, cluster.clock.time())
     weaker = [Effect(guard.reason, name) for guard, name in touched if guard.weakens(edit, name)]
     return list(dict.fromkeys(weaker))
+
+
+async def _without_pending(
+    cluster: Cluster, location: Location, request: Request, after: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """PVE shows a guest as it will be; what is reverted stays as it is."""
+    reverted = {*request.elements("revert")}
+    current = await read_stored(cluster, replace(location, query=(("current", "1"),)))
+    kept = {name: value for name, value in after.items() if name not in reverted}
+    return kept | {name: value for name, value in current.options.items() if name in reverted}
 
 
 def _position(request: Request) -> dict[str, Any]:

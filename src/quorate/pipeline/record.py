@@ -1,22 +1,121 @@
-"""What the journal says about one change."""
+"""A change while it runs: its steps, and what the journal and the caller see of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from quorate.command_secrets import without_secrets
+from quorate.hints import NAMED, Advice, tools
 from quorate.operations.plan import Action, Call, Plan
-from quorate.operations.units import moment
+from quorate.pipeline.authorization import Verdict
 from quorate.pipeline.caller import Caller
-from quorate.pipeline.responses import call_line, redacted_params
-from quorate.pipeline.step import Step
-from quorate.problems import Problem, Refused
-from quorate.pve.clock import Clock
-from quorate.state.canonical import prune
-from quorate.state.journal import Change
-from quorate.state.outcomes import Outcome, StepState, overall
+from quorate.pipeline.effect import Before
+from quorate.pipeline.redaction import secret_parameters
+from quorate.problems import Overtaken, Problem, Refused
+from quorate.pve import values
+from quorate.pve.connection import Clock
+from quorate.pve.tasks import Upid
+from quorate.secret import HIDDEN, shown_line, without_secrets
+from quorate.state.chain import prune
+from quorate.state.journal import Change, Outcome, StepState, overall
+from quorate.units import duration, moment
+
+_ENDED = (StepState.DONE, StepState.WARNINGS, StepState.FAILED)
+_ENDPOINT = "target-endpoint"
+"""The parameter that names the cluster a guest moves to; it contains its token."""
+_ADDRESS = ("host", "port", "fingerprint")
+
+
+@dataclass(slots=True)
+class Step:
+    """A call or action of the plan, and its result."""
+
+    call: Call | Action
+    before: Before | None = None
+    """What PVE showed before it was sent, if anything shows its effect."""
+    observe_late: bool = False
+    """An earlier step changes its object, which is therefore read again when its turn comes."""
+    state: StepState = StepState.NOT_TRIED
+    task: Upid | None = None
+    problem: Problem | None = None
+    note: str | Advice | None = None
+    seconds: float = 0.0
+    log: list[str] = field(default_factory=list)
+    answer: Any = None
+    id_taken: bool = False
+    """Its task found the id taken by another guest and did nothing."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    next_step: str | Advice | None = None
+    fault: str = ""
+    """How a command that ran has failed."""
+
+    @property
+    def overtaken(self) -> bool:
+        """PVE refused it before any work began, for a reason that another plan avoids: a taken id, a moved guest."""
+        return isinstance(self.problem, Overtaken) or (self.task is not None and self.id_taken)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.call.summary,
+            "state": self.fault or self.state,
+            **({"task": self.task.text} if self.task else {}),
+            **({"took": duration(self.seconds)} if self.task and self.state in _ENDED else {}),
+            **({"why": self.problem.wording} if self.problem else {}),
+            **({"log": self.log} if self.log else {}),
+            **({"note": self.note} if self.note else {}),
+            **self.facts,
+        }
+
+
+class StepLog(Protocol):
+    """Records every step before it is sent and once it is answered: the journal."""
+
+    origin: Mapping[str, Any]
+    """Who calls, and with which approval."""
+
+    async def permit(self) -> None:
+        """Called before every step. Raises a Problem if the step must not be sent."""
+
+    async def record_answer(self, step: Step) -> None: ...
+
+    def within(self, step: Step) -> StepLog:
+        """The log for the steps that make up this one."""
+
+
+# -- calls as people read them -----------------------------------------------------------------------------------------
+
+
+def call_line(call: Call | Action) -> str:
+    """A step on one line, without secrets: `POST /nodes/pve1/qemu vmid=100 cores=2`."""
+    if isinstance(call, Action):
+        return call.line
+    params = (
+        f"{name}={item}"
+        for name, value in redacted_params(call).items()
+        for item in (value if isinstance(value, (list, tuple)) else (value,))  # a repeated key is shown each time
+    )
+    return " ".join([call.method, call.path, *params])
+
+
+def redacted_params(call: Call) -> dict[str, Any]:
+    """The parameters of a call as they are sent, without secrets."""
+    hidden = secret_parameters(call.path) - {_ENDPOINT}
+    return {name: HIDDEN if name in hidden else _redact(name, value) for name, value in call.params.items()}
+
+
+def _redact(name: str, value: Any) -> Any:
+    """A command for a guest is shown without the secrets that people write into commands, an address without its."""
+    if name == _ENDPOINT:
+        parts = values.parse(str(value))
+        return values.build({name: text if name in _ADDRESS else HIDDEN for name, text in parts.items()})
+    if name != "command":
+        return value
+    return shown_line(shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -132,7 +231,7 @@ class Record:
         """What is needed to establish the outcome later."""
         plan = self.plan or Plan("")
         others = [step.where for step in plan.calls if isinstance(step, Action) and step.where is not None]
-        endpoints = {self.cluster: self.endpoints, **{one.name: one.endpoints for one in others}}
+        endpoints = {self.cluster: self.endpoints, **{cluster.name: cluster.endpoints for cluster in others}}
         return {
             "independent": plan.independent,
             **({"sequences": list(plan.sequences)} if plan.sequences else {}),
@@ -158,7 +257,7 @@ def wire_form(step: Call | Action, cluster: str) -> dict[str, Any]:
     target = {"target": str(step.target)} if step.target else {}
     if isinstance(step, Action):
         where = step.where.name if step.where else cluster
-        calls = [] if step.later else [wire_form(one, where) for one in step.needs]
+        calls = [] if step.later else [wire_form(call, where) for call in step.needs]
         return {"cluster": where, "action": without_secrets(step.line), **target, "calls": calls}
     return {
         "cluster": cluster,
@@ -214,8 +313,130 @@ class JournaledSteps:
 
     def _number(self, step: Step) -> str:
         """Counted from 1; a part of step 2 is 2.1, and so on."""
-        place = next((number for number, one in enumerate(self.steps, 1) if one is step), 0)
+        place = next((number for number, listed in enumerate(self.steps, 1) if listed is step), 0)
         if not place:
             self.steps.append(step)
             place = len(self.steps)
         return f"{self.within_step}.{place}" if self.within_step else str(place)
+
+
+# -- what the caller sees ----------------------------------------------------------------------------------------------
+
+
+def describe_dry_run(plan: Plan, checked: str, verdict: Verdict, lost: Sequence[str] = ()) -> dict[str, Any]:
+    """The plan, with what was checked and what would be lost.
+
+    It also says what forbids it at this moment, such as quiet hours, and why its risk is higher than the tool's.
+    """
+    again = Advice(f"{checked}; call again without {{dry_run}} to do it", dry_run=NAMED)
+    return {
+        "result": "dry run, nothing was changed",
+        "plan": plan.summary,
+        "steps": [{"step": call.summary, "call": call_line(call)} for call in plan.calls],
+        **({"lost": list(lost)} if lost else {}),
+        **_remarks(plan),
+        **({"risk": f"{verdict.risk.value}: {verdict.why}"} if verdict.why else {}),
+        **({"not_now": str(verdict.passing)} if verdict.passing else {}),
+        "next": again if plan.calls else "There is nothing to do",
+    }
+
+
+def describe_nothing_to_do(plan: Plan) -> dict[str, Any]:
+    return {"result": "failed" if plan.failures else "nothing to do", "plan": plan.summary, **_remarks(plan)}
+
+
+def describe_outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
+    if all(step.state.is_done for step in steps[: plan.first]):  # the plan's facts name the snapshots
+        steps, plan = steps[plan.first :], replace(plan, first=0)
+    lanes = [*([step] for step in steps[: plan.first]), *plan.lanes(steps)] if plan.columns else []
+    counted = [_decisive(lane) for lane in lanes] or steps
+    result = _overall(counted) if not plan.failures else _part(counted, len(plan.failures))
+    described = [step.as_dict() for step in steps]
+    body: dict[str, Any]
+    if plan.columns:
+        body = {"hosts": _table(plan, lanes)}
+        plan = replace(plan, failures=())
+    elif len(described) == 1:
+        body = {key: value for key, value in described[0].items() if key not in ("step", "state")}
+    else:
+        body = {"steps": described}
+    next_step = _next_step(plan, steps)
+    return {
+        "result": result,
+        "plan": plan.summary,
+        **body,
+        **_remarks(plan),
+        **({"next": next_step} if next_step else {}),
+    }
+
+
+def _decisive(lane: Sequence[Step]) -> Step:
+    """The step that decides how a target fared: the first that is not done, else the last."""
+    return next((step for step in lane if not step.state.is_done), lane[-1])
+
+
+def _table(plan: Plan, lanes: list[Sequence[Step]]) -> dict[str, Any]:
+    """One row for each target: those that could not be acted on, those that failed, then the rest."""
+    columns = ["host", "state", *plan.columns, "why"]
+    rows = [[failure.target, "not tried", *("" for _ in plan.columns), failure.why] for failure in plan.failures]
+    described = [
+        (_decisive(lane), {name: value for step in lane for name, value in step.as_dict().items()}) for lane in lanes
+    ]
+    described.sort(key=lambda pair: (pair[0].problem is None, not pair[0].fault))
+    for step, facts in described:
+        cells = [facts.get(name, "") for name in plan.columns]
+        rows.append(
+            [str(step.call.target), step.fault or str(step.state), *cells, facts.get("why", facts.get("note", ""))]
+        )
+    filled = [index for index in range(len(columns)) if any(row[index] not in ("", None) for row in rows)]
+    return {"columns": [columns[index] for index in filled], "rows": [[row[index] for index in filled] for row in rows]}
+
+
+def _overall(steps: list[Step]) -> str:
+    """One state for all steps, or how many of them are done."""
+    states = {step.state for step in steps}
+    faults = {step.fault for step in steps if step.fault}
+    if len(faults) == 1 and states <= {StepState.COMMAND_FAILED, StepState.NOT_TRIED}:
+        return faults.pop()
+    if any(step.problem or step.fault for step in steps) and len(states) > 1:
+        return _part(steps)
+    if states == {StepState.NOT_TRIED}:
+        return StepState.NOT_TRIED
+    return overall([step.state for step in steps if step.state is not StepState.NOT_TRIED])
+
+
+def _part(steps: list[Step], more: int = 0) -> str:
+    return f"{sum(step.state.is_done for step in steps)} of {len(steps) + more} done"
+
+
+def _remarks(plan: Plan) -> dict[str, Any]:
+    return {
+        **plan.facts,
+        **({"warnings": list(plan.warnings)} if plan.warnings else {}),
+        **({"unchanged": list(plan.unchanged)} if plan.unchanged else {}),
+        **({"failures": [str(failure) for failure in plan.failures]} if plan.failures else {}),
+    }
+
+
+def _merge_advice(advice: Sequence[str | Advice]) -> str | Advice:
+    """One advice where those of several hosts differ only in the host; else the first."""
+    first = advice[0]
+    hosts = [
+        hint.tools[0].arguments.get("host") for hint in advice if isinstance(hint, Advice) and len(hint.tools) == 1
+    ]
+    if not isinstance(first, Advice) or len(hosts) != len(advice) or None in hosts or len(hosts) == 1:
+        return first
+    merged = [hint.with_arguments(host=hosts) for hint in advice if isinstance(hint, Advice)]
+    return merged[0] if all(hint == merged[0] for hint in merged) else first
+
+
+def _next_step(plan: Plan, steps: list[Step]) -> str | Advice | None:
+    advice = [step.next_step for step in steps if step.next_step]
+    if advice:
+        return _merge_advice(advice) if plan.columns else advice[0]
+    running = next((step.task.text for step in steps if step.state is StepState.RUNNING and step.task), None)
+    if running is None:
+        return plan.next_step
+    rest = [step.call.summary for step in steps if step.state is StepState.NOT_TRIED]
+    after = f"; still to be done after it: {'; '.join(rest)}" if rest else ""
+    return Advice(f"Follow it{after}", tools.task_wait(task=running))

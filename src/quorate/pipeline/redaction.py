@@ -1,4 +1,4 @@
-"""Redaction: every text that leaves the pipeline passes through here."""
+"""What leaves the pipeline carries no secrets, and no characters that hide or reorder text."""
 
 from __future__ import annotations
 
@@ -6,29 +6,20 @@ import base64
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from quorate.command_secrets import HIDDEN, without_secrets
 from quorate.hints import Wording
-from quorate.operations.units import Quantity
+from quorate.operations.registry import Table
+from quorate.problems import Problem
+from quorate.pve.tasks import Report
+from quorate.secret import HIDDEN, PRIVATE_KEY, SECRET_KEYS, without_secrets
+from quorate.units import Quantity
 
 SHORTEST = 5  # a shorter "secret" would blank out ordinary words
 SHORTEST_ENCODED = 8  # of a piece of base64
-SECRET_KEYS = frozenset(
-    {
-        "password",
-        "sudo_password",
-        "cipassword",
-        "secret",
-        "token_secret",
-        "ticket",
-        "csrfpreventiontoken",
-        "sshkeys-private",
-    }
-)
 # Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
 SECRET_PARAMETERS = SECRET_KEYS | {
     "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
@@ -48,20 +39,17 @@ def secret_parameters(path: str) -> frozenset[str]:
 # Output from inside a guest is shown unchanged except for our own secrets, so a file can be written back.
 VERBATIM = frozenset({"content", "stdout", "stderr"})
 
-# Given by mistake where a public key is expected.
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
-
 
 def secrets_in(value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> list[str]:
     """The secrets among a caller's arguments, by the names that hold them, at any depth."""
     if isinstance(value, Mapping):
         return [
             secret
-            for name, one in value.items()
-            for secret in secrets_in(one, str(name), _names_for(name, value, names))
+            for name, inner in value.items()
+            for secret in secrets_in(inner, str(name), _names_for(name, value, names))
         ]
     if isinstance(value, (list, tuple)):
-        return [secret for one in value for secret in secrets_in(one, key, names)]
+        return [secret for inner in value for secret in secrets_in(inner, key, names)]
     return [str(value)] if key.lower() in names and value else []
 
 
@@ -114,7 +102,7 @@ class Redactor:
         new = {secret for secret in secrets if len(secret) >= SHORTEST} - self._secrets
         if new:
             self._secrets |= new
-            spelled = {one for secret in new for one in (secret, *_spellings(secret))}
+            spelled = {spelling for secret in new for spelling in (secret, *_spellings(secret))}
             self._hidden = sorted({*self._hidden, *spelled}, key=len, reverse=True)
             self._shortest = len(self._hidden[-1])
 
@@ -130,7 +118,8 @@ class Redactor:
             for secret in self._hidden:
                 if secret in text:
                     text = text.replace(secret, HIDDEN)
-        return _PRIVATE_KEY.sub(HIDDEN, text) if keys and "PRIVATE KEY" in text else text
+        # Private keys are given by mistake where a public key is expected.
+        return PRIVATE_KEY.sub(HIDDEN, text) if keys and "PRIVATE KEY" in text else text
 
     def is_clean(self, text: str) -> bool:
         """Whether no part of this text would be hidden."""
@@ -164,15 +153,137 @@ class Redactor:
             return self.without_known(value) if key in verbatim else self.text(value)
         if isinstance(value, dict):
             return {
-                name: self.value(one, str(name), _names_for(name, value, names), verbatim=verbatim)
-                for name, one in value.items()
+                name: self.value(inner, str(name), _names_for(name, value, names), verbatim=verbatim)
+                for name, inner in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self.value(one, verbatim=verbatim) for one in value]
+            return [self.value(inner, verbatim=verbatim) for inner in value]
         if isinstance(value, Wording):
             return value.transform(lambda part: self.value(part, verbatim=verbatim))
         return value
 
 
 def _is_argv(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+# Control characters but tab and newline; soft hyphen; zero-width, bidi and invisible operators; variation selectors;
+# byte order mark; interlinear marks; format controls of rare scripts; lone surrogates; the tag block that can carry
+# unseen instructions.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+SEPARATOR = " | "
+"""Between cells that are searched as one text; it ends every word, and no pattern begins with it."""
+_REFERENCES = ("env:", "file:", "keyring:", "vault:")
+"""Prefixes of references: what names a secret is not a secret."""
+_ATOMS = frozenset({str, int, float, bool, type(None), Quantity})
+LONGEST = 4096
+"""The longest cell, line or sentence: more than a name or a remark needs, but not a flood."""
+OUR_OWN_WORDS = ("time", "cluster", "tool", "risk", "access", "decision", "outcome", "steps", "step", "state", "task")
+"""Keys of a journal line whose values never contain a secret, so redaction must not blank them out."""
+
+
+class Sanitizer:
+    """Sanitizes everything that leaves one call.
+
+    What a caller passes as a secret is hidden in that call alone, so nobody can blank out what others see.
+    """
+
+    def __init__(self, secrets: Callable[[], Iterable[str]], own: Iterable[str] = ()) -> None:
+        self._secrets = secrets
+        own = list(own)
+        self._given = Redactor(secret for secret in own if not secret.startswith(_REFERENCES))
+        self._redactor = Redactor(own)
+
+    def sanitize(self, data: Any) -> Any:
+        """The data without secrets and invisible characters."""
+        if isinstance(data, Table):
+            if not self._is_plain(data.rows):
+                data.rows = clean(self._redact(data.rows), LONGEST)
+            data.facts = clean(self._redact(data.facts, VERBATIM))
+            return data
+        return clean(self._redact(data, VERBATIM))
+
+    def command(self, line: str) -> str:
+        """A command for the person who approves it: without known secrets, but with everything that could run."""
+        self._redactor.add(self._secrets())
+        return clean_text(self._redactor.without_known(line, keys=False))
+
+    def hides_given(self, text: str) -> bool:
+        """Whether a secret that the caller passed occurs in a text."""
+        return self._given.without_known(text, keys=False) != text
+
+    def _is_plain(self, rows: list[list[Any]]) -> bool:
+        """Whether no cell needs a change, found in one pass over the text of all cells.
+
+        What is hidden or removed in a cell is hidden or removed in the joined text as well.
+        """
+        cells = [cell for row in rows for cell in row]
+        texts = [cell for cell in cells if type(cell) is str]
+        if not _ATOMS.issuperset(map(type, cells)) or any(len(text) > LONGEST for text in texts):
+            return False
+        joined = SEPARATOR.join(texts)
+        self._redactor.add(self._secrets())
+        return clean_text(joined) == joined and self._redactor.is_clean(joined)
+
+    def problem(self, problem: Problem) -> Problem:
+        problem.transform(lambda part: clean(self.sanitize(part), LONGEST))
+        problem.facts = self.sanitize(problem.facts)
+        return problem
+
+    def report(self, report: Report | None) -> Report | None:
+        """Progress is sanitized as well: its lines come from logs."""
+        if report is None:
+            return None
+
+        async def tell(done: float, whole: float | None, line: str) -> None:
+            await report(done, whole, self.sanitize(line))
+
+        return tell
+
+    def journal_line(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        self._redactor.add(self._secrets())
+        hide = self._redactor.value
+        redacted = {name: value if name in OUR_OWN_WORDS else hide(value) for name, value in line.items()}
+        written: dict[str, Any] = clean(redacted)
+        return written
+
+    def _redact(self, value: Any, verbatim: frozenset[str] = frozenset()) -> Any:
+        self._redactor.add(self._secrets())
+        return self._redactor.value(value, verbatim=verbatim)
+
+
+def clean_text(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """Cleaned and without line ends: a name must not look like one of Quorate's own lines."""
+    return " ".join(clean_text(text).split())
+
+
+def escape_invisible(text: str) -> str:
+    """The text with every invisible character as its number, so that texts that look alike can be distinguished."""
+    return _UNSEEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text).replace("\n", "\\n")
+
+
+def shorten(text: str, longest: int = LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+
+
+def clean(value: Any, longest: int | None = None, lines: int | None = LONGEST) -> Any:
+    """The same structure with every text cleaned, the lines of a list cut, other texts only if `longest` is given."""
+    if isinstance(value, Quantity):  # of our own making
+        return value
+    if isinstance(value, str):
+        return clean_text(value) if longest is None else shorten(clean_text(value), longest)
+    if isinstance(value, dict):
+        return {clean(key): clean(inner, longest, lines) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(inner, lines if isinstance(inner, str) else longest, lines) for inner in value]
+    if isinstance(value, Wording):
+        return value.transform(lambda part: clean(part, longest))
+    return value

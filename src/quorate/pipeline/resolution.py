@@ -12,21 +12,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.config.settings import HOMELAB
+from quorate.config.clusters import HOMELAB
 from quorate.operations.registry import find_operation
-from quorate.operations.units import moment
 from quorate.pipeline.effect import Trace
 from quorate.pipeline.proof import SentCall, prove
 from quorate.pipeline.sites import Sites
 from quorate.problems import NotFound, Problem
-from quorate.pve.clock import Clock
 from quorate.pve.cluster import Cluster
-from quorate.pve.errors import conflict_advice
+from quorate.pve.connection import Clock
+from quorate.pve.errors import failure_advice
 from quorate.pve.tasks import TaskOutcome, Upid, gather_bounded, read_state
-from quorate.state.canonical import plain
-from quorate.state.journal import Journal, UnfinishedChange
-from quorate.state.outcomes import Outcome, StepState, overall
+from quorate.state.chain import plain
+from quorate.state.journal import Journal, Outcome, StepState, UnfinishedChange, overall
 from quorate.state.trail import seconds_of
+from quorate.units import moment
 
 ASKED_AT_ONCE = 8
 LOOK = "Look at it before you repeat the call"
@@ -77,15 +76,15 @@ class Resolver:
     async def resolve(self) -> list[Resolution]:
         """Close every change whose process is gone, as far as its outcome can be established now."""
         waiting = await self._journal.take_over()
-        found: list[Resolution] = []
+        resolutions: list[Resolution] = []
         try:
             while waiting:
-                found.append(await self._resolve(waiting[0]))
+                resolutions.append(await self._resolve(waiting[0]))
                 del waiting[0]
         finally:  # any process may take over what is left
-            for one in waiting:
-                await self._journal.give_back(one.id)
-        return found
+            for unfinished in waiting:
+                await self._journal.give_back(unfinished.id)
+        return resolutions
 
     async def _resolve(self, unfinished: UnfinishedChange) -> Resolution:
         entry = unfinished.entry
@@ -129,8 +128,8 @@ class _Investigation:
         self._entry = entry
         self._look = look
         self._clock = clock
-        self._answers = {str(one.get("step")): one for one in entry.get("answers", ())}
-        self._known = {str(one.get("step")): one for one in entry.get("steps", ())}
+        self._answers = {str(answer.get("step")): answer for answer in entry.get("answers", ())}
+        self._known = {str(step.get("step")): step for step in entry.get("steps", ())}
         """What an earlier outcome that was not final says about the steps."""
         self._contested: set[tuple[str, str]] = set()
         self._begun = seconds_of(str(entry.get("time"))) or clock.time()
@@ -141,48 +140,48 @@ class _Investigation:
         wire = self._entry.get("wire")
         if not isinstance(wire, list):
             return []
-        numbered = [(str(number), one) for number, one in enumerate(wire, 1)]
+        numbered = [(str(number), step) for number, step in enumerate(wire, 1)]
         if not self._entry.get("independent"):
             return await self._resolve_sequence(numbered, self._begun)
         lanes = [partial(self._resolve_sequence, lane, self._begun) for lane in self._lanes(numbered)]
-        found = await gather_bounded(ASKED_AT_ONCE, lanes)
-        return [one for lane in found for one in lane]
+        resolved = await gather_bounded(ASKED_AT_ONCE, lanes)
+        return [step for lane in resolved for step in lane]
 
     def _lanes(self, numbered: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
         """The steps that ran in order, by target; those before them, and all of a plan without sequences, alone."""
-        sizes = [int(one) for one in self._entry.get("sequences", ())]
+        sizes = [int(size) for size in self._entry.get("sequences", ())]
         if sum(sizes) > len(numbered):  # the entry was cut short
             sizes = []
         left = iter(numbered)
         return [
-            *([one] for one in itertools.islice(left, len(numbered) - sum(sizes))),
+            *([step] for step in itertools.islice(left, len(numbered) - sum(sizes))),
             *(list(itertools.islice(left, size)) for size in sizes),
         ]
 
     async def _resolve_sequence(self, numbered: list[tuple[str, Any]], since: float) -> list[StepResolution]:
         """A step was started only if the one before it was answered and done."""
-        found: list[StepResolution] = []
-        for number, one in numbered:
-            if found and not (found[-1].state.is_done and self._was_answered(numbered[len(found) - 1][0])):
-                found.append(StepResolution(StepState.NOT_TRIED))
+        resolved: list[StepResolution] = []
+        for number, wire in numbered:
+            if resolved and not (resolved[-1].state.is_done and self._was_answered(numbered[len(resolved) - 1][0])):
+                resolved.append(StepResolution(StepState.NOT_TRIED))
                 continue
-            found.append(await self._step(number, one, since))
+            resolved.append(await self._step(number, wire, since))
             since = seconds_of(str(self._answers.get(number, {}).get("time"))) or since
-        return found
+        return resolved
 
     def _was_answered(self, number: str) -> bool:
-        parts = (one for one in self._answers if one.startswith(f"{number}."))
+        parts = (answered for answered in self._answers if answered.startswith(f"{number}."))
         return number in self._answers or number in self._known or any(parts)
 
     async def _step(self, number: str, wire: Any, since: float) -> StepResolution:
-        said = {**self._answers.get(number, {}), **self._known.get(number, {})}
-        state = StepState(said.get("state", StepState.SENT))
+        recorded = {**self._answers.get(number, {}), **self._known.get(number, {})}
+        state = StepState(recorded.get("state", StepState.SENT))
         if not isinstance(wire, Mapping):
             return StepResolution(StepState.UNKNOWN, f"Step {number}: the entry was cut short. {LOOK}")
-        if task := str(said.get("task", "")):
+        if task := str(recorded.get("task", "")):
             return await self._task(number, wire, task)
-        if said and not state.is_open:
-            return StepResolution(state, str(said.get("error", "")))
+        if recorded and not state.is_open:
+            return StepResolution(state, str(recorded.get("error", "")))
         if "action" in wire:
             return await self._action(number, wire, since)
         return await self._unanswered_call(number, wire, since)
@@ -220,13 +219,13 @@ class _Investigation:
             return StepResolution(StepState.UNKNOWN, f"Step {number}: PVE has forgotten its task. {LOOK}", text)
         except Problem as problem:
             raise NobodyToAsk(f"Step {number}, task {text}: {problem}") from None
-        found = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
+        ended = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
         says = {
             StepState.DONE: "its task has succeeded",
             StepState.RUNNING: "its task is still running",
             StepState.WARNINGS: f"its task has ended with {state.exit}",
-        }.get(found, f"its task failed: {state.exit} {conflict_advice(state.exit or '') or ''}".rstrip())
-        return StepResolution(found, f"Step {number}: {says}", text)
+        }.get(ended, f"its task failed: {state.exit} {failure_advice(state.exit or '') or ''}".rstrip())
+        return StepResolution(ended, f"Step {number}: {says}", text)
 
     async def _action(self, number: str, wire: Mapping[str, Any], since: float) -> StepResolution:
         """Several writes to PVE as one step, or something on a host that PVE does not know about."""
@@ -239,7 +238,9 @@ class _Investigation:
             return StepResolution(
                 StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}"
             )
-        parts = await self._resolve_sequence([(f"{number}.{place}", one) for place, one in enumerate(calls, 1)], since)
+        parts = await self._resolve_sequence(
+            [(f"{number}.{place}", call) for place, call in enumerate(calls, 1)], since
+        )
         done = sum(part.state.is_done for part in parts)
         tasks = [part.task for part in parts if part.task]
         state = overall([part.state for part in parts])
@@ -257,16 +258,18 @@ class _Investigation:
 
     async def _current_state(self, wire: Mapping[str, Any]) -> str:
         """The current state of the host or guest, if a tool can show it; of several hosts, that of this step."""
-        given = self._entry.get("arguments")
+        arguments = self._entry.get("arguments")
         operation = find_operation(str(self._entry.get("tool")))
-        if operation is None or not operation.shown_by or not isinstance(given, Mapping):
+        if operation is None or not operation.shown_by or not isinstance(arguments, Mapping):
             return ""
         tool, *names = operation.shown_by
         if self._entry.get("independent") and "host" in names:
-            given = {**given, "host": _host_of(wire)}
+            arguments = {**arguments, "host": _host_of(wire)}
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                shown = await self._look(tool, {name: given[name] for name in names if given.get(name) is not None})
+                shown = await self._look(
+                    tool, {name: arguments[name] for name in names if arguments.get(name) is not None}
+                )
         except (Problem, TimeoutError) as problem:
             return f"{tool} cannot tell: {problem or 'no answer'} "
         return f"{tool} shows: {str(plain(shown))[:LONGEST_LOOK]}. "
@@ -280,7 +283,7 @@ class _Investigation:
             facts = await cluster.facts()
         except Problem as problem:
             raise NobodyToAsk(f"Step {number}: {problem}") from None
-        matches = [facts.find(str(one.get("method")), str(one.get("path"))) for one in calls]
+        matches = [facts.find(str(call.get("method")), str(call.get("path"))) for call in calls]
         return all(match is not None and "/agent/" not in match.endpoint.template for match in matches)
 
     def _cluster(self, number: str, wire: Mapping[str, Any]) -> Cluster:

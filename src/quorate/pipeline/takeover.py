@@ -44,7 +44,7 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
 """Options that neither choose what a guest starts nor who can log in. Devices that depend on the rest of the
 configuration (drives, mount points, network cards of a VM) are judged one by one."""
 _JUDGED_AS_COMMAND: Final = "entrypoint"
-"""Of a container: the operator's patterns for commands apply to it."""
+"""A container's option to which the operator's patterns for commands apply."""
 
 _NEW_VOLUME: Final = re.compile(r"[^/:,\s]+:\d+(?:\.\d+)?")
 _DISC: Final = re.compile(r"[^/:,\s]+:iso/")
@@ -64,7 +64,7 @@ async def takes_over(cluster: Cluster, call: Call) -> str | None:
     target = _CONFIG.fullmatch(call.path)
     if call.method == "GET" or target is None:
         return None
-    removed = [one for name in ("delete", "revert") for one in split_list(str(call.params.get(name, "")))]
+    removed = [option for name in ("delete", "revert") for option in split_list(str(call.params.get(name, "")))]
     changes: dict[str, str | None] = {
         **{name: str(value) for name, value in call.params.items() if name not in _ABOUT_THE_CALL},
         **dict.fromkeys(removed),
@@ -120,8 +120,8 @@ def _reads_cloudinit(config: Mapping[str, Any]) -> bool:
 def _boots_first(device: str, config: Mapping[str, Any]) -> bool:
     """Whether the VM boots from this device, or tries it before its disk. If no disk is in the order, it may."""
     order = values.boot_devices(config) or _legacy_order(config)
-    for position, one in enumerate(order):
-        if one in config and values.bus_of(one) != "net" and values.is_disk(one, str(config[one])):
+    for position, entry in enumerate(order):
+        if entry in config and values.bus_of(entry) != "net" and values.is_disk(entry, str(config[entry])):
             return device in order[: position + 1]
     return True
 
@@ -154,7 +154,7 @@ def _decides_in_container(name: str, value: str | None, config: Mapping[str, Any
 
 
 def _is_in_system(mount_point: str) -> bool:
-    """Whether it is mounted among the folders of the system, or at a path that is not plain."""
+    """Mounted among the folders of the system, or at a path that is not plain."""
     path = values.parse(mount_point, "volume").get("mp", "")
     folders = path.strip("/").split("/")
     return not path.startswith("/") or folders[0] in _SYSTEM_FOLDERS or not {"", ".", ".."}.isdisjoint(folders)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
+import aiohttp
 import msgspec
 import yarl
 
-from quorate.documents import Unreadable, can_be_deep, read_json, refuse_depth
-from quorate.hints import NODE_LIST, Advice, see
-from quorate.http_body import ACCEPTED, BodyRefused, read_body
-from quorate.http_client import aiohttp
+from quorate.documents import ACCEPTED, BodyRefused, Unreadable, can_be_deep, read_body, read_json, refuse_depth
+from quorate.hints import Advice, see, tools
+from quorate.log import count_request
 from quorate.problems import (
     AuthenticationFailed,
     NodeOffline,
@@ -29,10 +31,17 @@ from quorate.problems import (
     Unreachable,
 )
 from quorate.pve import trust, wire
-from quorate.pve.clock import Clock, SystemClock
-from quorate.pve.connection import Connection, Password, Token
-from quorate.pve.errors import http_problem
-from quorate.pve.request_errors import explain, interrupted_upload, not_pve, outcome_unknown, unreadable_file
+from quorate.pve.connection import Clock, Connection, Password, SystemClock, Token
+from quorate.pve.errors import (
+    explain,
+    explain_no_address,
+    http_problem,
+    interrupted_upload,
+    node_is_offline,
+    not_pve,
+    outcome_unknown,
+    unreadable_file,
+)
 from quorate.pve.tasks import Report
 from quorate.pve.uploads import Upload, UploadBody
 from quorate.server_files import ServerFile
@@ -44,8 +53,10 @@ FIRST_PAUSE = 0.2
 TICKET_SECONDS = 5400.0  # a ticket is valid for two hours; it is renewed after one and a half
 KEEP_ALIVE_SECONDS = 4.0  # PVE closes an idle connection after five; reusing it later would race with that
 CONNECT_SECONDS = 10.0
+NODES_SECONDS = 2.0  # how long a read of the nodes is good for
 CONSOLE_MESSAGE_BYTES = 1 << 20  # PVE splits what a console sends into pieces of 128 KiB
 HANG_UP_SECONDS = 2.0
+IN_QUERY = ("GET", "DELETE")  # where PVE takes parameters in the query, and as a form otherwise
 NEVER_SENT = {None, 595}  # no connection, or none from PVE's proxy to the node: nothing was done
 
 
@@ -66,6 +77,7 @@ class _Ticket(msgspec.Struct, frozen=True):
 
 class _Node(msgspec.Struct, frozen=True):
     node: str
+    status: str = "unknown"
 
 
 class _Login(msgspec.Struct, frozen=True):
@@ -99,7 +111,10 @@ class PveClient:
         self._preferred = 0
         self._ticket: _Ticket | None = None
         self._login = asyncio.Lock()
-        self._nodes: frozenset[str] = frozenset()
+        self._nodes: Mapping[str, bool] = {}
+        self._nodes_read_at = float("-inf")
+        self._silent: set[str] = set()
+        """Nodes that are offline and did not answer: they are not asked again until they are back."""
         self.measured_skew: float | None = None
         """Seconds the cluster's clock is ahead of this machine's, from its last Date header; None before the first."""
         self.asked: Counter[tuple[str, str]] = Counter()
@@ -109,7 +124,7 @@ class PveClient:
 
     @property
     def clock_skew(self) -> float:
-        """The same, 0 as long as it is not known."""
+        """`measured_skew`, or 0 while it is unknown."""
         return self.measured_skew or 0.0
 
     @property
@@ -128,11 +143,11 @@ class PveClient:
         return [own.reveal(), *((self._ticket.ticket, self._ticket.csrf) if self._ticket else ())]
 
     async def get(self, path: str, /, **params: Any) -> Any:
-        return (await self.request("GET", path, params)).data
+        return self._decode(path, await self._send("GET", path, params)).data
 
     async def get_as(self, kind: type[T], path: str, /, **params: Any) -> T:
         """A read decoded directly into `kind`, ten times as fast for large lists."""
-        raw = await self._read_in_time(path, params)
+        raw = await self._send("GET", path, params)
         try:
             # PVE is written in Perl, so a number is sometimes a string.
             return msgspec.json.decode(raw.body, type=_envelope(kind), strict=False).data  # type: ignore[no-any-return]
@@ -152,7 +167,7 @@ class PveClient:
     async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> ApiResponse:
         """One API call. Reads are retried, also on other nodes; a write is sent at most once."""
         if method == "GET":
-            return self._decode(path, await self._read_in_time(path, params or {}))
+            return self._decode(path, await self._send("GET", path, params or {}))
         return self._decoded_write(method, path, await self._write(method, path, params or {}))
 
     async def upload(
@@ -225,9 +240,10 @@ class PveClient:
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    def note_nodes(self, names: Iterable[str]) -> None:
-        """Record the nodes of the cluster, which were just read."""
-        self._nodes = frozenset(names)
+    def note_nodes(self, nodes: Mapping[str, bool]) -> None:
+        """Record the nodes of the cluster, which were just read, and whether each is online."""
+        self._nodes, self._nodes_read_at = dict(nodes), self._clock.monotonic()
+        self._silent -= {name for name, online in nodes.items() if online}
 
     async def require_node(self, name: str) -> None:
         """Refuse a name that is not a node.
@@ -235,140 +251,201 @@ class PveClient:
         PVE would look it up in the DNS and forward the request to that machine, including the credentials.
         """
         if name not in self._nodes:
-            self.note_nodes(row.node for row in await self.get_as(list[_Node], "/nodes"))
+            await self._read_nodes()
         if name not in self._nodes:
-            raise NotFound(f"There is no node {name!r}", next_step=see("List the nodes", NODE_LIST))
+            raise NotFound(f"There is no node {name!r}", next_step=see("List the nodes", tools.node_list))
+
+    async def _read_nodes(self) -> None:
+        self.note_nodes({row.node: row.status == "online" for row in await self.get_as(list[_Node], "/nodes")})
+
+    async def _is_offline(self, node: str) -> bool:
+        """Whether the cluster says so, by a read that is at most two seconds old."""
+        if self._clock.monotonic() - self._nodes_read_at > NODES_SECONDS:
+            await self._read_nodes()
+        return not self._nodes.get(node, True)
+
+    async def _is_hopeless(self, node: str) -> bool:
+        """Whether it is useless to ask again after a 595: only another endpoint could still reach the node."""
+        if len(self._connection.endpoints) == 1:
+            return True
+        try:
+            return bool(node) and await self._is_offline(node)
+        except Problem:
+            return False
+
+    @asynccontextmanager
+    async def _unless_offline(self, node: str) -> AsyncIterator[None]:
+        """Ends a read that PVE forwards to a dead node: PVE waits 30 s for it, but the cluster knows after a few."""
+        loop, seconds = asyncio.get_running_loop(), self._connection.limits.silence_seconds
+        watch: asyncio.Task[None] | None = None
+
+        async def watch_node() -> None:
+            while True:
+                with contextlib.suppress(Problem):
+                    if await self._is_offline(node):
+                        limit.reschedule(loop.time())
+                        return
+                await asyncio.sleep(seconds)
+
+        def begin() -> None:
+            nonlocal watch
+            watch = loop.create_task(watch_node())
+
+        timer = loop.call_later(seconds, begin)
+        try:
+            async with asyncio.timeout(None) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._silent.add(node)
+            raise node_is_offline(node) from None
+        finally:
+            timer.cancel()
+            if watch is not None:
+                watch.cancel()
 
     # -- reads and writes ------------------------------------------------------------------------------------------
 
-    async def _read_in_time(self, path: str, params: Mapping[str, Any]) -> _Raw:
-        total = self._connection.limits.total_seconds
-        try:
-            async with asyncio.timeout(total):
-                return await self._read_with_retries(path, params)
-        except TimeoutError:
-            raise TimedOut(
-                f"PVE did not answer GET {path} within {total:g} s",
-                next_step=Advice("Check the nodes, or raise total_seconds", NODE_LIST),
-            ) from None
-
-    async def _read_with_retries(self, path: str, params: Mapping[str, Any]) -> _Raw:
-        deadline = self._clock.monotonic() + self._connection.limits.total_seconds
-        pause = FIRST_PAUSE
-        attempts_left = READ_ATTEMPTS
-        while True:
-            attempts_left -= 1
-            try:
-                return await self._send_anywhere("GET", path, params)
-            except (Unreachable, TimedOut, NodeOffline) as problem:
-                # 595 means the node is down; only another endpoint could see that differently.
-                hopeless = problem.facts.get("status") == 595 and len(self._connection.endpoints) == 1
-                if hopeless or not attempts_left or self._clock.monotonic() + pause > deadline:
-                    raise
-                self._preferred += 1
-            await self._clock.sleep(pause)
-            pause *= 3
-
     async def _write(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
         try:
-            return await self._send_anywhere(method, path, params, upload)
+            return await self._send(method, path, params, upload)
         except (NodeOffline, Unreachable) as problem:
             if problem.facts.get("status") in NEVER_SENT:
                 raise
             raise outcome_unknown(method, path, str(problem.what)) from None
 
-    async def _send_anywhere(
-        self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None
-    ) -> _Raw:
-        """Send to the first endpoint that accepts the connection; renew an expired ticket once."""
-        if path.startswith("/nodes/"):
-            await self.require_node(path.split("/")[2])
-        raw = await self._first_reachable(method, path, params, upload)
-        if raw.status == 401 and not self.is_token and path != "/access/ticket":
-            self._ticket = None  # a 401 means that nothing was done, so repeating is safe, even for writes
-            raw = await self._first_reachable(method, path, params, upload)
-        if raw.status >= 400:
-            raise http_problem(method, path, raw.status, raw.reason, _error_body(raw.body), identity=self.identity)
-        return raw
+    async def _send(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
+        """Send a write once, a read again after a failure; renew an expired ticket once."""
+        attempts_left = READ_ATTEMPTS if method == "GET" else 1
+        has_ticket = not self.is_token and path != "/access/ticket"
+        pause = FIRST_PAUSE
+        node = path.split("/")[2] if path.startswith("/nodes/") else ""
+        async with self._time_limit(method, path) as deadline:
+            if node:
+                await self.require_node(node)
+            if method == "GET" and node in self._silent and await self._is_offline(node):
+                raise node_is_offline(node)
+            while True:
+                try:
+                    async with self._unless_offline(node) if node and method == "GET" else contextlib.nullcontext():
+                        raw = await (
+                            self._send_file(path, params, upload) if upload else self._ask(method, path, params)
+                        )
+                    if raw.status == 401 and has_ticket:
+                        # A 401 means that nothing was done, so repeating is safe, even for writes.
+                        has_ticket, self._ticket = False, None
+                        continue
+                    if raw.status < 400:
+                        return raw
+                    detail = _error_body(raw.body)
+                    raise http_problem(method, path, raw.status, raw.reason, detail, identity=self.identity)
+                except (Unreachable, TimedOut, NodeOffline) as problem:
+                    attempts_left -= 1
+                    hopeless = problem.facts.get("status") == 595 and await self._is_hopeless(node)
+                    if hopeless or not attempts_left or self._clock.monotonic() + pause > deadline:
+                        if isinstance(problem, NodeOffline) and node:
+                            self._silent.add(node)
+                        raise
+                    self._preferred += 1
+                await self._clock.sleep(pause)
+                pause *= 3
 
-    async def _first_reachable(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None) -> _Raw:
+    @asynccontextmanager
+    async def _time_limit(self, method: str, path: str) -> AsyncIterator[float]:
+        """The time that a read may take with all its repetitions; a write ends with its only request."""
+        total = self._connection.limits.total_seconds
+        try:
+            async with asyncio.timeout(total if method == "GET" else None):
+                yield self._clock.monotonic() + total
+        except TimeoutError:
+            raise TimedOut(
+                f"PVE did not answer GET {path} within {total:g} s",
+                next_step=Advice("Check the nodes, or raise total_seconds", tools.node_list),
+            ) from None
+
+    async def _ask(self, method: str, path: str, params: Mapping[str, Any]) -> _Raw:
+        """Send one request to the first endpoint that accepts the connection."""
         headers = await self._credentials(method, path)
-        endpoints = self._connection.endpoints
-        last: Problem | None = None
-        for step in range(len(endpoints)):
-            endpoint = endpoints[(self._preferred + step) % len(endpoints)]
+        if method not in IN_QUERY:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        failures: list[Unreachable] = []
+        for endpoint in self._endpoints_by_preference():
+            url, body = _address(endpoint, method, path, params)
+            session = self._open()
             try:
-                raw = await (
-                    self._exchange(endpoint, method, path, params, headers)
-                    if upload is None
-                    else self._send_file(endpoint, path, params, headers, upload)
-                )
-            except Problem as problem:
-                self.asked[method, "none"] += 1
-                if not isinstance(problem, Unreachable):
-                    raise
-                last = problem
-                continue
-            self.asked[method, str(raw.status)] += 1
-            self._preferred = (self._preferred + step) % len(endpoints)
-            return raw
-        assert last is not None
-        raise last
+                async with session.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
+                    return self._note_answer(endpoint, response, await self._read_body(response))
+            except FAILURES as error:
+                failures.append(_require_unsent(await self._explain_failure(endpoint, method, path, error)))
+        raise explain_no_address(failures)
 
-    async def _exchange(
-        self, endpoint: str, method: str, path: str, params: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> _Raw:
-        url, body = _address(endpoint, method, path, params)
-        if body is not None:
-            headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
-        try:
-            async with self._open().request(method, url, data=body, headers=headers, allow_redirects=False) as response:
-                content = await read_body(response, self._connection.limits.answer_bytes)
-                self._note_time(response.headers.get("Date"))
-                return _Raw(response.status, response.reason or "", content, endpoint)
-        except _SentOnce as sent:
-            raise await explain(self._connection, endpoint, method, path, sent.error) from None
-        except (aiohttp.ClientError, OSError, BodyRefused) as error:
-            raise await explain(self._connection, endpoint, method, path, error) from None
+    async def _send_file(self, path: str, params: Mapping[str, Any], upload: Upload) -> _Raw:
+        """Send a file to the first endpoint that accepts the connection.
 
-    async def _send_file(
-        self, endpoint: str, path: str, params: Mapping[str, Any], headers: Mapping[str, str], upload: Upload
-    ) -> _Raw:
-        """PVE acts on an upload only once it is complete, so the outcome of an interrupted one is known."""
-        url, _ = _address(endpoint, "GET", path, {})
+        PVE acts on an upload only once it is complete, so the outcome of an interrupted one is known.
+        """
+        headers = await self._credentials("POST", path)
         loop, silence = asyncio.get_running_loop(), self._connection.limits.request_seconds
-        limit = asyncio.timeout(silence)
+        failures: list[Unreachable] = []
+        for endpoint in self._endpoints_by_preference():
+            limit = asyncio.timeout(silence)
 
-        async def report_progress(sent: int, size: int) -> None:
-            if not limit.expired():
-                limit.reschedule(loop.time() + silence)
-            if upload.report:
-                await upload.report(sent, size, f"{sent >> 20} of {size >> 20} MiB sent")
+            async def report_progress(sent: int, size: int, limit: asyncio.Timeout = limit) -> None:
+                if not limit.expired():
+                    limit.reschedule(loop.time() + silence)
+                if upload.report:
+                    await upload.report(sent, size, f"{sent >> 20} of {size >> 20} MiB sent")
 
-        try:
-            body = UploadBody(params, upload.source, report_progress)
-        except OSError as error:
-            raise unreadable_file(error) from None
-        try:
-            async with (
-                limit,
-                self._open().post(
-                    url,
-                    data=body.pieces(),
-                    headers={**headers, **body.headers},
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-                ) as response,
-            ):
-                content = await read_body(response, self._connection.limits.answer_bytes)
-                self._note_time(response.headers.get("Date"))
-                return _Raw(response.status, response.reason or "", content, endpoint)
-        except (_SentOnce, aiohttp.ClientError, OSError, BodyRefused) as error:
-            cause = error.error if isinstance(error, _SentOnce) else error
-            problem = await explain(self._connection, endpoint, "POST", path, cause)
-            raise interrupted_upload(body, problem) if isinstance(problem, OutcomeUnknown) else problem from None
-        finally:
-            body.close()
+            try:
+                body = UploadBody(params, upload.source, report_progress)
+            except OSError as error:
+                raise unreadable_file(error) from None
+            try:
+                async with (
+                    limit,
+                    self._open().post(
+                        _address(endpoint, "GET", path, {})[0],
+                        data=body.pieces(),
+                        headers={**headers, **body.headers},
+                        allow_redirects=False,
+                        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                    ) as response,
+                ):
+                    return self._note_answer(endpoint, response, await self._read_body(response))
+            except FAILURES as error:
+                problem = await self._explain_failure(endpoint, "POST", path, error)
+                if isinstance(problem, OutcomeUnknown):
+                    raise interrupted_upload(body, problem) from None
+                failures.append(_require_unsent(problem))
+            finally:
+                body.close()
+        raise explain_no_address(failures)
+
+    def _endpoints_by_preference(self) -> list[str]:
+        """All of them, beginning with the one that answered last."""
+        endpoints = self._connection.endpoints
+        first = self._preferred % len(endpoints)
+        return [*endpoints[first:], *endpoints[:first]]
+
+    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes | bytearray:
+        return await read_body(response, self._connection.limits.answer_bytes)
+
+    def _note_answer(self, endpoint: str, response: aiohttp.ClientResponse, body: bytes | bytearray) -> _Raw:
+        self._count(response.method, str(response.status))
+        self._preferred = self._connection.endpoints.index(endpoint)
+        if (date := response.headers.get("Date")) and (seconds := _seconds(date)) is not None:
+            self.measured_skew = seconds - self._clock.time()
+        return _Raw(response.status, response.reason or "", body, endpoint)
+
+    def _count(self, method: str, status: str) -> None:
+        self.asked[method, status] += 1
+        count_request()
+
+    async def _explain_failure(self, endpoint: str, method: str, path: str, error: Exception) -> Problem:
+        self._count(method, "none")
+        cause = error.error if isinstance(error, _SentOnce) else error
+        return await explain(self._connection, endpoint, method, path, cause)
 
     # -- session and credentials -----------------------------------------------------------------------------------
 
@@ -407,9 +484,9 @@ class PveClient:
             return ticket
 
     async def _log_in(self, credentials: Password) -> _Ticket:
-        given = {"username": credentials.user, "password": credentials.password.reveal()}
+        form = {"username": credentials.user, "password": credentials.password.reveal()}
         try:
-            raw = await self._write("POST", "/access/ticket", given)
+            raw = await self._write("POST", "/access/ticket", form)
             login = self._decoded_as(_Login, "/access/ticket", raw)
         except OutcomeUnknown as problem:  # whether a login took effect does not matter
             raise TimedOut("PVE did not answer the login", why=problem.why) from None
@@ -419,10 +496,6 @@ class PveClient:
                 next_step="Create an API token instead: `pveum user token add USER quorate`",
             )
         return _Ticket(login.ticket, login.csrf, self._clock.monotonic())
-
-    def _note_time(self, date: str | None) -> None:
-        if date and (seconds := _seconds(date)) is not None:
-            self.measured_skew = seconds - self._clock.time()
 
 
 @lru_cache(maxsize=8)  # it changes once a second
@@ -445,6 +518,17 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
         raise _SentOnce(error) from error
 
 
+FAILURES = (_SentOnce, aiohttp.ClientError, OSError, BodyRefused)
+"""How a request ends without a usable answer."""
+
+
+def _require_unsent(problem: Problem) -> Unreachable:
+    """Only a request that reached nobody may go to another endpoint."""
+    if not isinstance(problem, Unreachable):
+        raise problem from None
+    return problem
+
+
 def _dropping_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _dropping_nulls(held) for key, held in value.items() if held is not None}
@@ -462,10 +546,9 @@ _ENVELOPES: dict[Any, type[Any]] = {}
 
 
 def _address(endpoint: str, method: str, path: str, params: Mapping[str, Any]) -> tuple[yarl.URL, bytes | None]:
-    """PVE takes parameters in the query for GET and DELETE, and as a form otherwise."""
     form = urlencode(wire.pairs(wire.encode(params)))
     url = f"{endpoint.rstrip('/')}/api2/json{quote(path, safe='/:@!$,;=+')}"
-    if method in ("GET", "DELETE"):
+    if method in IN_QUERY:
         return yarl.URL(f"{url}?{form}" if form else url, encoded=True), None
     return yarl.URL(url, encoded=True), form.encode()
 

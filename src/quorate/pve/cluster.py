@@ -1,32 +1,30 @@
-"""One cluster, as operations see it: guests, nodes, tasks and privileges."""
+"""A cluster and its guests: lookup, privileges, reads that follow a guest to its node, and a read-only view."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from pve_schema.schema import Facts, facts
 from quorate.command_rules import CommandRules
-from quorate.problems import NotFound, PermissionMissing, Problem
-from quorate.pve.agent_queue import AgentQueue
-from quorate.pve.clock import Clock, SystemClock
-from quorate.pve.connection import Connection
+from quorate.problems import AgentSilent, NotFound, PermissionMissing, Problem
+from quorate.pve.connection import Clock, Connection, SystemClock
 from quorate.pve.errors import PrivilegeGap
 from quorate.pve.inventory import Inventory
 from quorate.pve.lookup import ListedGuest, Reference, Resource, StaleName, guests_in
 from quorate.pve.privileges import granting_roles
-from quorate.pve.subjects import Census, Hides, Subject
-from quorate.pve.targets import GUEST, GUESTS, TargetRef
+from quorate.pve.targets import GUEST, GUESTS, Census, Hides, Subject, TargetRef
 from quorate.pve.tasks import OwnTasks
 from quorate.pve.values import is_on
-from quorate.ssh.access import SshAccess
+from quorate.ssh.settings import SshAccess
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
@@ -82,8 +80,8 @@ class Cluster:
         self.own_tasks = OwnTasks()
         """Tasks that our calls started, so that the task of a lost answer is not confused with another."""
         self.agent_queues: defaultdict[int, AgentQueue] = defaultdict(AgentQueue)
-        """By vmid."""
-        self._attachments = {type(one): one for one in attachments}
+        """The queue of each VM's agent, by vmid."""
+        self._attachments = {type(attachment): attachment for attachment in attachments}
 
     @property
     def connection(self) -> Connection:
@@ -107,9 +105,9 @@ class Cluster:
 
         These belong to layers above, which this one does not know.
         """
-        found = self._attachments[kind]
-        assert isinstance(found, kind)
-        return found
+        attached = self._attachments[kind]
+        assert isinstance(attached, kind)
+        return attached
 
     @property
     def original(self) -> Cluster:
@@ -157,13 +155,13 @@ class Cluster:
 
     async def guest(self, ref: int | str) -> Guest:
         row = await self.inventory.guest(ref)
-        wanted = Reference.parse(ref)
-        return Guest(self, row, called=None if wanted.vmid == row.vmid else wanted.key)
+        reference = Reference.parse(ref)
+        return Guest(self, row, called=None if reference.vmid == row.vmid else reference.key)
 
     async def guests(self, refs: Iterable[int | str]) -> list[Guest]:
         """The guests of these references, without duplicates."""
-        found = [await self.guest(ref) for ref in refs]
-        return list({guest.vmid: guest for guest in found}.values())
+        guests = [await self.guest(ref) for ref in refs]
+        return list({guest.vmid: guest for guest in guests}.values())
 
     async def lookup(self, arguments: Mapping[str, Any]) -> None:
         for ref in guests_in(arguments):
@@ -214,7 +212,7 @@ class Cluster:
         """Whether our credentials hold `privilege` on all of an area such as /vms, with everything below it."""
         held = await self._known_privileges()
         below = (held[path] for path in held if path.startswith(f"{area}/"))
-        return _passes_on(held, area, privilege) and all(privilege in one for one in below)
+        return _passes_on(held, area, privilege) and all(privilege in granted for granted in below)
 
     async def refusal(
         self, asked: str, path: str, privileges: list[str] | tuple[str, ...], *, any_of: bool = False
@@ -325,7 +323,7 @@ class Guest:
         return str((await self.get(STATUS)).get("status", self.row.status))
 
     async def running_tasks(self) -> list[dict[str, Any]] | None:
-        """None if we may not see them."""
+        """The guest's tasks in progress; None if these credentials may not see them."""
         try:
             rows = await self.cluster.get(f"/nodes/{self.row.node}/tasks", vmid=self.vmid, source="active")
         except Problem:
@@ -373,3 +371,66 @@ class Guest:
 
     def __str__(self) -> str:
         return self.label
+
+
+class AgentQueue:
+    """One request at a time to the agent of a VM.
+
+    QEMU makes a request wait until the one before it is answered. PVE pings the agent before each request, and after
+    three seconds of waiting it says that the agent is not running, although it is only busy with others.
+    """
+
+    def __init__(self) -> None:
+        self._free = asyncio.Lock()
+        self._silence: AgentSilent | None = None
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait in line. If the agent turns out to be silent, everyone in line gets that error without asking again."""
+        before = self._silence
+        async with self._free:
+            if self._silence is not None and self._silence is not before:
+                raise copy.copy(self._silence)
+            try:
+                yield
+            except AgentSilent as problem:
+                self._silence = problem
+                raise
+
+
+Read = tuple[str, dict[str, Any]]
+"""The path and the parameters of a read."""
+
+
+class ReadOnlyCluster(Cluster):
+    """A view of a cluster that refuses writes; `reads` lists every request made through it."""
+
+    def __init__(self, original: Cluster) -> None:
+        self.__dict__.update(original.__dict__)
+        self.reads: list[Read] = []
+        self.reserved_vmids = set(original.reserved_vmids)
+        self._client = cast("PveClient", _ReadOnlyClient(original.client, self.reads))
+        self._inventory = None  # a new one, so that its read is recorded as well
+
+
+class _ReadOnlyClient:
+    def __init__(self, client: PveClient, reads: list[Read]) -> None:
+        self._client = client
+        self._reads = reads
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def get(self, path: str, /, **params: Any) -> Any:
+        self._reads.append((path, params))
+        return await self._client.get(path, **params)
+
+    async def get_as(self, kind: type[Any], path: str, /, **params: Any) -> Any:
+        self._reads.append((path, params))
+        return await self._client.get_as(kind, path, **params)
+
+    async def request(self, method: str, path: str, params: Any = None) -> Any:
+        if method != "GET":
+            raise Problem(f"{method} {path} was not sent: this is only a look at what would be needed")
+        self._reads.append((path, dict(params or {})))
+        return await self._client.request(method, path, params)

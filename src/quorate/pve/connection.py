@@ -1,10 +1,35 @@
-"""How to reach one Proxmox VE cluster: endpoints, credentials, trust and time limits."""
+"""How to reach a cluster: endpoints, credentials, trust and limits; and the clock that everything waits by."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quorate.secret import Secret
+
+
+class Clock(Protocol):
+    """Time as the product sees it, so that following a task can be tested without waiting."""
+
+    def monotonic(self) -> float: ...
+
+    def time(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def time(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
 
 __all__ = ["Connection", "Limits", "Password", "Secret", "Token", "Trust"]
 
@@ -39,6 +64,8 @@ class Trust:
 class Limits:
     request_seconds: float = 30.0
     """One HTTP request. PVE's own proxy times out after 30 s."""
+    silence_seconds: float = 5.0
+    """How long a node may be silent before the others are asked whether it is online."""
     total_seconds: float = 60.0
     """One API call with its retries and failovers."""
     connections: int = 16

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quorate.hints import (
-    CLUSTER_STATUS,
-    GUEST_CLONE,
-    GUEST_LIST,
-    GUEST_POWER,
-    GUEST_STOP,
-    NODE_GET,
-    NODE_LIST,
-    SNAPSHOT_CREATE,
-    SNAPSHOT_DELETE,
-    STORAGE_LIST,
-    TASK_LIST,
-    TASK_WAIT,
-    Advice,
-    either,
-    see,
-)
+import aiohttp
+
+from quorate.documents import BodyRefused
+from quorate.hints import Advice, either, see, tools
 from quorate.problems import (
     AgentNotConfigured,
     AgentSilent,
     AuthenticationFailed,
+    BadArgument,
     Conflict,
     NodeOffline,
     NoQuorum,
     NotFound,
+    OutcomeUnknown,
     Overtaken,
     ParameterRejected,
     PermissionMissing,
     Problem,
     ServerFailed,
+    TimedOut,
     Unreachable,
 )
+from quorate.pve import trust
+from quorate.pve.connection import Connection
+from quorate.pve.uploads import UploadBody
 
 # PVE answers nearly every semantic error with HTTP 500, so only its text distinguishes them.
 _CONFLICT = re.compile(
@@ -51,7 +46,10 @@ _CONFLICT = re.compile(
 )
 _NO_AGENT = "No QEMU guest agent configured"
 _NOT_FOUND = re.compile(r"does not exist|no such |unable to find configuration file|hostname lookup '", re.I)
+_OBJECTS = re.compile(r" ?(?:ssl:)?<[^<>]* object at [^<>]*>")
 _ID_TAKEN = re.compile(r"\.conf' failed: File exists|(?:VM|CT) \d+ already exists on node")
+# Without quorum /etc/pve is read-only, and PVE says so in three ways.
+_NO_QUORUM = re.compile(r"no quorum|unable to open file '/etc/pve/[^']*' - Permission denied", re.I)
 _PERMISSION = re.compile(r"Permission check failed \((?P<path>/[^,]*), (?P<privileges>[^)]+)\)")
 _NODE = re.compile(r"^/nodes/(?P<node>[^/]+)")
 
@@ -82,16 +80,11 @@ def http_problem(
             return ServerFailed(
                 f"PVE does not know {asked}",
                 why=text,
-                next_step=Advice("The call may need another PVE version; see which one runs", NODE_GET),
+                next_step=Advice("The call may need another PVE version; see which one runs", tools.node_get),
                 facts=facts,
             )
-    if "no quorum" in text:
-        return NoQuorum(
-            "The cluster has no quorum, so it refuses changes",
-            why=f"PVE said: {text}",
-            next_step=see("See which nodes are offline and bring enough of them back", CLUSTER_STATUS),
-            facts=facts,
-        )
+    if lacks_quorum(text):
+        return NoQuorum(NO_QUORUM, why=f"PVE said: {text}", next_step=QUORUM_ADVICE, facts=facts)
     if _NOT_FOUND.search(text):
         return NotFound(f"PVE did not find it: {text}", next_step=_where_to_look(text), facts=facts)
     if _CONFLICT.search(text):
@@ -126,15 +119,15 @@ def _authentication(text: str, identity: str, facts: Mapping[str, Any]) -> Authe
 
 
 def _permission(text: str, asked: str, identity: str, facts: Mapping[str, Any]) -> PermissionMissing:
-    found = _PERMISSION.search(text)
-    if found is None:
+    match = _PERMISSION.search(text)
+    if match is None:
         advice = (
             "Only root@pam itself may do this; no token can"
             if "root@pam" in text
             else f"See what is granted with `pveum user permissions {_user_of(identity)}`"
         )
         return PermissionMissing(f"{identity} may not {asked}", why=f"PVE said: {text}", next_step=advice, facts=facts)
-    path, privileges = found["path"], found["privileges"].split("|")
+    path, privileges = match["path"], match["privileges"].split("|")
     return PrivilegeGap(identity, path, privileges, any_of=len(privileges) > 1).problem(asked, facts)
 
 
@@ -170,7 +163,7 @@ class PrivilegeGap:
         """
         held = self.held or ()
         if self.role is not None:
-            missing = [one for one in self.privileges if one not in held]
+            missing = [privilege for privilege in self.privileges if privilege not in held]
             return (
                 f"pveum role modify {self.role} --append 1 --privs {','.join(missing[:1] if self.any_of else missing)}"
             )
@@ -198,40 +191,53 @@ def _parameter(text: str, errors: object, asked: str, facts: Mapping[str, Any]) 
 
 
 def _node_offline(path: str, text: str, status: int, facts: Mapping[str, Any]) -> NodeOffline:
-    found = _NODE.match(path)
-    node = f"Node {found['node']}" if found else "A node of the cluster"
+    match = _NODE.match(path)
+    node = f"Node {match['node']}" if match else "A node of the cluster"
     return NodeOffline(
         f"{node} did not answer ({status} {text})",
         why="The node that was asked could not reach it"
         if status == 595
         else "The connection broke before it answered",
-        next_step=Advice("Check its state; power it on or repair its network, then try again", NODE_LIST),
+        next_step=Advice("Check its state; power it on or repair its network, then try again", tools.node_list),
         facts=facts,
+    )
+
+
+def node_is_offline(node: str) -> NodeOffline:
+    """The refusal to wait for a node that is known not to answer."""
+    return NodeOffline(
+        f"Node {node} is offline",
+        why="The other nodes say so, and it did not answer",
+        next_step=Advice("Power it on or repair its network; the other nodes answer as usual", tools.node_list),
+        facts={"status": 595},
     )
 
 
 def _where_to_look(text: str) -> Advice:
     lowered = text.lower()
     if "storage" in lowered:
-        return see("List the storages of each node", STORAGE_LIST)
+        return see("List the storages of each node", tools.storage_list)
     if "node" in lowered and "configuration file" not in lowered:
-        return see("List the nodes", NODE_LIST)
+        return see("List the nodes", tools.node_list)
     if "task" in lowered:
-        return see("List the recent tasks", TASK_LIST)
-    return see("See what exists and where", GUEST_LIST)
+        return see("List the recent tasks", tools.task_list)
+    return see("See what exists and where", tools.guest_list)
 
 
 _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
-    ("powerdown failed", Advice("The guest's OS did not react: look inside, allow more time, or stop it", GUEST_STOP)),
-    ("is locked", Advice("If a task holds the guest, wait for it and try again", TASK_LIST, TASK_WAIT)),
+    (
+        "powerdown failed",
+        Advice("The guest's OS did not react: look inside, allow more time, or stop it", tools.guest_stop),
+    ),
+    ("is locked", Advice("If a task holds the guest, wait for it and try again", tools.task_list, tools.task_wait)),
     ("qmp command 'guest-", Advice("The guest agent did not answer in time; the guest may be busy. Try again")),
-    ("got timeout", Advice("Another task holds the lock: see which, then try again", TASK_LIST)),
+    ("got timeout", Advice("Another task holds the lock: see which, then try again", tools.task_list)),
     ("already running", Advice("It is already running; nothing was changed")),
     ("agent is not running", Advice("Install and start qemu-guest-agent inside the guest, then try again")),
-    ("not running", Advice("Start it first", GUEST_POWER(action="start"))),
-    ("is running", Advice("Shut it down first", GUEST_POWER(action="shutdown"))),
-    ("is paused", Advice("Resume it first", GUEST_POWER(action="resume"))),
-    ("if it's a template", Advice("Templates cannot run; clone it into a guest first", GUEST_CLONE)),
+    ("not running", Advice("Start it first", tools.guest_power(action="start"))),
+    ("is running", Advice("Shut it down first", tools.guest_power(action="shutdown"))),
+    ("is paused", Advice("Resume it first", tools.guest_power(action="resume"))),
+    ("if it's a template", Advice("Templates cannot run; clone it into a guest first", tools.guest_clone)),
     ("protection mode", Advice("The guest is protected; its owner has to switch protection off first")),
     ("checksum mismatch", Advice("Someone else changed it; read it again, then decide")),
     ("detected modified configuration", Advice("Someone else changed it; read it again, then decide")),
@@ -241,11 +247,31 @@ _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
     ("purge parameter not set", Advice("Give {purge} to remove it from HA and replication as well", purge=True)),
     ("there is a replication job", either("Remove the job first", Advice("give {purge}", purge=True))),
     ("still in use by linked clone", Advice("First delete the guests that were cloned from it")),
-    ("contains snapshots", Advice("Delete them first", SNAPSHOT_DELETE)),
+    ("contains snapshots", Advice("Delete them first", tools.snapshot_delete)),
     ("snapshot feature is not available", Advice("Its storage cannot take snapshots; make a backup or move its disks")),
     ("clone feature", either(Advice("Ask for {full}", full=True), "clone a template or a snapshot")),
-    ("only possible from a snapshot", Advice("Take a snapshot and clone that", SNAPSHOT_CREATE)),
+    ("only possible from a snapshot", Advice("Take a snapshot and clone that", tools.snapshot_create)),
 )
+
+
+NO_QUORUM: Final = "The cluster has no quorum, so it refuses changes"
+QUORUM_ADVICE: Final = Advice(
+    "See which nodes are offline and bring enough of them back. Until then you can read everything, and stop, shut "
+    "down or reset guests that run",
+    tools.cluster_status,
+)
+
+
+def lacks_quorum(text: str) -> bool:
+    """Whether PVE's words, in an answer, a task's end or a line of its log, mean that the cluster has no quorum."""
+    return _NO_QUORUM.search(text) is not None
+
+
+def failure_advice(exit_status: str, log: Sequence[str] = ()) -> Advice | None:
+    """What to do about a failed task. Some, such as backups, name the cause only in their log."""
+    if any(map(lacks_quorum, (exit_status, *log))):
+        return QUORUM_ADVICE
+    return conflict_advice(exit_status)
 
 
 def conflict_advice(text: str) -> Advice | None:
@@ -258,3 +284,123 @@ def id_was_taken(exit_status: str) -> bool:
     """Whether a task ended because another guest took its id. PVE finds that out only inside the task, before any
     work, if the guest is on another node or of the other type."""
     return _ID_TAKEN.search(exit_status) is not None
+
+
+async def explain(connection: Connection, endpoint: str, method: str, path: str, error: Exception) -> Problem:
+    """Why there is no answer. The order matters, because aiohttp's errors derive from each other."""
+    match error:
+        case aiohttp.ServerFingerprintMismatch():
+            return trust.mismatch(endpoint, connection.trust, error.got)
+        case aiohttp.ClientConnectorCertificateError():
+            cause = error.certificate_error
+            return await trust.untrusted_certificate(endpoint, str(getattr(cause, "verify_message", "") or cause))
+        case aiohttp.ClientSSLError():
+            return Unreachable(
+                f"{endpoint} does not speak TLS as expected",
+                why=connection_failure(error),
+                next_step="Check the port (PVE's is 8006)",
+            )
+        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
+            return _no_connection(endpoint, error)
+        case TimeoutError():
+            return too_slow(connection, method, path)
+        case BodyRefused():
+            return _rejected_answer(method, path, error)
+        case _:
+            return _broken_connection(method, path, error)
+
+
+def too_slow(connection: Connection, method: str, path: str) -> Problem:
+    seconds = connection.limits.request_seconds
+    if method != "GET":
+        return outcome_unknown(method, path, f"There was no answer within {seconds:g} s")
+    return TimedOut(
+        f"PVE did not answer GET {path} within {seconds:g} s",
+        next_step=Advice(
+            "The node may be overloaded: check it, or raise request_seconds in the config", tools.node_list
+        ),
+    )
+
+
+def not_pve(path: str, status: int, size: int, error: str) -> Problem:
+    return ServerFailed(
+        f"The answer to {path} is not from the PVE API",
+        why=f"HTTP {status}, {size} bytes: {error}",
+        next_step="Check that the address is PVE's own (port 8006) and not a web proxy in front of it",
+    )
+
+
+def explain_no_address(failures: Sequence[Unreachable]) -> Unreachable:
+    """All addresses of a cluster failed, each in its own way."""
+    if len(failures) == 1:
+        return failures[0]
+    each = [f"{problem.what} ({problem.why})" if problem.why else problem.what for problem in failures]
+    return Unreachable(
+        f"None of the {len(failures)} addresses of the cluster can be reached",
+        why="; ".join(each),
+        next_step="Check the addresses and ports, that the nodes are up, and that no firewall is in between",
+    )
+
+
+def connection_failure(error: Exception) -> str:
+    """Why a connection failed, in the system's words: those of aiohttp and asyncio contain Python's objects."""
+    cause = getattr(error, "os_error", None) or error
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno and cause.errno > 0:
+        return os.strerror(cause.errno)
+    return _OBJECTS.sub("", str(cause)) or type(cause).__name__
+
+
+def _no_connection(endpoint: str, error: Exception) -> Unreachable:
+    why = connection_failure(error)
+    return Unreachable(
+        f"No connection to {endpoint}",
+        why=why,
+        next_step="Check the address and port, that the node is up, and that no firewall is in between",
+    )
+
+
+def _broken_connection(method: str, path: str, error: Exception) -> Problem:
+    why = connection_failure(error)
+    if method != "GET":
+        return outcome_unknown(method, path, f"The connection broke: {why}")
+    return TimedOut(
+        f"The connection broke during GET {path}",
+        why=why,
+        next_step=Advice("Try again; if it persists, check the nodes", tools.node_list),
+    )
+
+
+def _rejected_answer(method: str, path: str, error: BodyRefused) -> Problem:
+    if method != "GET":
+        return outcome_unknown(method, path, f"The answer {error}")
+    return ServerFailed(
+        f"The answer to GET {path} was rejected",
+        why=f"It {error}",
+        next_step="Request less, such as one node or a limit; the operator can raise answer_bytes",
+    )
+
+
+def unreadable_file(error: Exception) -> Problem:
+    return BadArgument("The file could not be read completely", why=str(error), next_step="Nothing was stored")
+
+
+def interrupted_upload(body: UploadBody, problem: OutcomeUnknown) -> Problem:
+    if body.fault is not None:
+        return unreadable_file(body.fault)
+    if body.complete:
+        return problem
+    return TimedOut(
+        f"The upload was interrupted after {body.sent >> 20} of {body.size >> 20} MiB",
+        why=f"{problem.why} PVE discards an incomplete upload",
+        next_step="Nothing was stored; try again. If it persists, the node may be out of space in /var/tmp",
+    )
+
+
+def outcome_unknown(method: str, path: str, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"It is not known whether {method} {path} took effect",
+        why=why,
+        next_step=Advice(
+            "It was not sent again. Look at the tasks and the target before you repeat it", tools.task_list
+        ),
+    )

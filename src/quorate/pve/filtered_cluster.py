@@ -1,13 +1,15 @@
-"""A cluster as a caller may see it: without what the rules hide, in lists and in single reads.
+"""A cluster as a caller sees it: without the guests, nodes, storages and pools that rules hide.
 
-The filter is in the connection itself, so every read of every operation passes through it.
+Rows about hidden objects are left out. In everything else, such as the lines of a log, the comment of a rule, a list of
+members or the text of an error, words that would reveal a hidden guest are blanked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -15,19 +17,118 @@ import msgspec
 from pve_schema.schema import Facts
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
-from quorate.pve.hidden_words import HiddenWords
 from quorate.pve.inventory import Inventory, Resource
 from quorate.pve.lookup import View
-from quorate.pve.subjects import Census, Hides, subject_of
-from quorate.pve.targets import GUEST, NODE, POOL, STORAGE, TargetRef, find_targets, owner
+from quorate.pve.targets import (
+    GUEST,
+    NODE,
+    POOL,
+    STORAGE,
+    Census,
+    Hides,
+    Subject,
+    TargetRef,
+    find_targets,
+    owner,
+    subject_of,
+)
 from quorate.pve.tasks import Upid
 from quorate.pve.wire import address, read
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
 
+BLANK = "(hidden)"
+_Tree = dict[str, "_Tree"]
+"""The letters that may follow."""
+_END = ""
+_DEEPEST = 30
+"""Letters of a word that get a branch each; names are longer, and expressions must not be nested without end."""
+_LIST = re.compile(r"(?:(?:vm|ct):)?\d+(?:\s*[,;\s]\s*(?:(?:vm|ct):)?\d+)*")
+_VZDUMP = re.compile(r"\bvzdump(?: \d+)+")
+_ITEM = re.compile(r"(?:(?:vm|ct):)?(?P<vmid>\d+)")
+# What precedes the id of a guest: `VM 100`, `vm:100`, `qemu/100`, `vm-100-disk-0`, `tap100i0`, a field of a UPID.
+_BEFORE = (
+    r"\b(?:vms?|cts?|vmid|guests?|qemu|lxc|container|openvz|resource)['\"]?\s*[ :/=#-]\s*['\"]?"
+    r"|\b(?:vm|base|subvol|basevol|vzdump-qemu|vzdump-lxc|vzdump-openvz|snap_vm)-"
+    r"|\b(?:tap|veth|fwbr|fwpr|fwln)"
+)
 _GUEST_CONFIG = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/(?:snapshot/[^/]+/config|config|pending)")
 _KINDS = {"vm": GUEST, "ct": GUEST, "qemu": GUEST, "lxc": GUEST, "vms": GUEST, "node": NODE, "nodes": NODE}
+
+
+class HiddenWords:
+    """Blanks out the guests that are hidden from one call."""
+
+    def __init__(self, hidden: Collection[Subject] = (), seen: Collection[Subject] = ()) -> None:
+        """Names and tags that a visible guest has as well stay."""
+        self._ids = frozenset(guest.id for guest in hidden)
+        self._names = frozenset(guest.name for guest in hidden if guest.name) - {guest.name for guest in seen}
+        tags_in_use = {tag for guest in seen for tag in guest.tags}
+        self.tags = frozenset(tag for guest in hidden for tag in guest.tags) - tags_in_use
+        """Tags of hidden guests only. They are often plain words, so they are removed from lists of tags only."""
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def text(self, text: str) -> str:
+        """The text without hidden members of a list, and with a blank for every other mention."""
+        if not self:
+            return text
+        if _LIST.fullmatch(text) and any(vmid in text for vmid in self._ids):
+            return self._members(text)
+        if "vzdump" in text:
+            text = _VZDUMP.sub(lambda match: self._arguments(match[0]), text)
+        return _pattern(self._ids, self._names).sub(BLANK, text)
+
+    def mentions(self, text: str) -> bool:
+        return self.text(text) != text
+
+    def _arguments(self, line: str) -> str:
+        return " ".join(BLANK if word in self._ids else word for word in line.split(" "))
+
+    def _members(self, text: str) -> str:
+        kept = [item for item in re.split(r"[,;\s]+", text) if item and not self._is_hidden(item)]
+        return ",".join(kept)
+
+    def _is_hidden(self, item: str) -> bool:
+        match = _ITEM.fullmatch(item)
+        return match is not None and match["vmid"] in self._ids
+
+
+@lru_cache(maxsize=16)  # calls come and go, and hide the same guests
+def _pattern(ids: frozenset[str], names: frozenset[str]) -> re.Pattern[str]:
+    number = _any_of(ids)
+    words = [
+        rf"(?:{_BEFORE}){number}(?![0-9])(?:-(?:disk|cloudinit|state)-?[\w.-]*)?",
+        rf"(?<=:){number}(?=:)|\b{number}(?=@)|(?<=/){number}(?=[./]|$)",  # of tasks, `100@local` too; of a path
+        rf"^{number}(?= )",  # the beginning of a line in the firewall's log
+    ]
+    if names:
+        words.append(rf"(?:(?<![\w.-]){number} )?(?<![\w-]){_any_of(names)}(?![\w-])")
+    return re.compile("|".join(words), re.I | re.M)
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """An expression for any of the words, the longest first. As a tree, because thousands one by one take seconds."""
+    root: _Tree = {}
+    for word in (word.lower() if word.isascii() else word for word in words):
+        node = root
+        for letters in (*word[:_DEEPEST], word[_DEEPEST:]):
+            node = node.setdefault(letters, {}) if letters else node
+        node[_END] = {}
+    return _expression(root)
+
+
+def _expression(node: _Tree) -> str:
+    branches = []
+    for letters in sorted(node.keys() - {_END}, key=lambda branch: (-len(branch), branch)):
+        text, below = letters, node[letters]
+        while len(below) == 1 and _END not in below:
+            ((further, below),) = below.items()
+            text += further
+        branches.append(re.escape(text) + (_expression(below) if below.keys() != {_END} else ""))
+    return f"(?:{'|'.join(branches)}){'?' if _END in node else ''}"
 
 
 async def filter_cluster(original: Cluster, hides: Hides) -> Cluster:
@@ -35,7 +136,7 @@ async def filter_cluster(original: Cluster, hides: Hides) -> Cluster:
 
 
 class _FilteredCluster(Cluster):
-    """The same cluster on the same connection; caches stay with the original."""
+    """A filtered view on the original's connection; caches stay with the original."""
 
     def __init__(self, original: Cluster, hides: Hides, facts: Facts) -> None:
         self.__dict__.update(original.__dict__)
@@ -87,14 +188,18 @@ class _FilteredInventory(Inventory):
 
     async def candidates(self, ref: int | str) -> list[Resource]:
         """The visible ones. A hidden guest makes no name ambiguous and is never suggested."""
-        found = await self._original.candidates(ref)
-        seen = self.visible(found)
-        if found and not seen:
-            self._require_visible(found[0])
+        matching = await self._original.candidates(ref)
+        seen = self.visible(matching)
+        if matching and not seen:
+            self._require_visible(matching[0])
         return seen
 
-    async def matching(self, ref: int | str, *, closer: bool = False) -> list[Resource]:
-        return self.visible(await self._original.matching(ref, closer=closer))
+    @property
+    def latest_read(self) -> int:
+        return self._original.latest_read
+
+    async def matching(self, ref: int | str, *, newer_than: int | None = None) -> list[Resource]:
+        return self.visible(await self._original.matching(ref, newer_than=newer_than))
 
     async def fresh_guests(self, node: str | None = None) -> list[Resource]:
         return self.visible(await self._original.fresh_guests(node))
@@ -186,8 +291,9 @@ class _FilteredClient:
         view = await self._inventory.complete_view()
         if view is not self._counted:
             guests = Census(view.guests).guests
-            hidden = [one for one in guests if self._hides(one)]
-            self._blanking, self._counted = HiddenWords(hidden, [one for one in guests if one not in hidden]), view
+            hidden = [guest for guest in guests if self._hides(guest)]
+            self._blanking = HiddenWords(hidden, [guest for guest in guests if guest not in hidden])
+            self._counted = view
         return self._blanking
 
     def _without_hidden(self, value: Any, census: Census, words: HiddenWords) -> Any:
@@ -196,14 +302,14 @@ class _FilteredClient:
             return words.text(value) if words else value
         if isinstance(value, list):
             return [
-                self._without_hidden(one, census, words) for one in value if not self._is_hidden(one, census, words)
+                self._without_hidden(item, census, words) for item in value if not self._is_hidden(item, census, words)
             ]
         if isinstance(value, dict):
-            kept = ((name, one) for name, one in value.items() if not self._blanking.mentions(str(name)))
-            return {name: self._without_hidden(one, census, words) for name, one in kept}
+            kept = ((name, part) for name, part in value.items() if not self._blanking.mentions(str(name)))
+            return {name: self._without_hidden(part, census, words) for name, part in kept}
         if isinstance(value, msgspec.Struct) and words:
             parts = {name: getattr(value, name) for name in value.__struct_fields__}
-            blanked = {name: self._without_hidden(one, census, words) for name, one in parts.items()}
+            blanked = {name: self._without_hidden(part, census, words) for name, part in parts.items()}
             return value if blanked == parts else msgspec.structs.replace(value, **blanked)
         return value
 
@@ -228,7 +334,6 @@ def _words(path: str, blanking: HiddenWords) -> HiddenWords:
 
 
 def _targets_in(row: Any) -> Iterator[TargetRef]:
-    """The targets that a row of an answer mentions."""
     field = row.get if isinstance(row, dict) else lambda name, default=None: getattr(row, name, default)
     if isinstance(row, (str, int, float, bool)) or row is None:
         return
@@ -240,8 +345,8 @@ def _targets_in(row: Any) -> Iterator[TargetRef]:
         yield from _targets_in_text(str(text or ""))
     if field("type") in ("qemu", "lxc") and str(field("id")).isdecimal():
         yield TargetRef(GUEST, str(field("id")))
-    if (volume := field("volid")) and (found := owner(str(volume))) is not None:
-        yield TargetRef(GUEST, str(found))
+    if (volume := field("volid")) and (vmid := owner(str(volume))) is not None:
+        yield TargetRef(GUEST, str(vmid))
     if Upid.looks_like(field("upid")):
         task = Upid.parse(str(field("upid")))
         yield TargetRef(NODE, task.node, node=task.node)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from quorate.hints import NODE_LIST, see
+from quorate.hints import see, tools
 from quorate.problems import Conflict, NodeOffline, NotFound, Problem, TimedOut, Unreachable
 from quorate.pve.lookup import (
+    LastSeen,
     ListedGuest,
     ListedStorage,
     Reference,
@@ -32,7 +33,7 @@ from quorate.pve.tasks import gather_bounded
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
-    from quorate.pve.clock import Clock
+    from quorate.pve.connection import Clock
 
 __all__ = ["Inventory", "Resource"]
 
@@ -64,6 +65,8 @@ class Inventory:
         self._reading: asyncio.Task[View] | None = None
         self._under_way: set[asyncio.Task[View]] = set()
         self._generation = 0
+        self._reads = 0
+        self._last_seen = LastSeen()
 
     # -- what the cluster says -------------------------------------------------------------------------------------
 
@@ -73,6 +76,8 @@ class Inventory:
             return self._view
         if self._reading is None:
             self._view, self._completed = _NOTHING, None  # so that a large one is not in memory twice
+            self._fresh = (float("-inf"), _NOTHING)
+            self._reads += 1
             self._reading = asyncio.ensure_future(self._fetch_resources(self._generation))
             self._under_way.add(self._reading)
             self._reading.add_done_callback(self._done_reading)
@@ -94,6 +99,11 @@ class Inventory:
         self._read_at = float("-inf")
         self._fresh = (float("-inf"), _NOTHING)
         self._reading = None
+
+    @property
+    def latest_read(self) -> int:
+        """The number of the last read that has begun; see `matching`."""
+        return self._reads
 
     @property
     def lags(self) -> bool:
@@ -136,7 +146,9 @@ class Inventory:
             if listed is None:
                 rows += [row for row in view.guests if (row.node, row.type) == (node, guest_type)]
             else:  # a guest that the node does not list has left it since the view was read
-                rows += [one.refresh(view.by_vmid[one.vmid], node) for one in listed if one.vmid in view.by_vmid]
+                rows += [
+                    guest.refresh(view.by_vmid[guest.vmid], node) for guest in listed if guest.vmid in view.by_vmid
+                ]
         return rows
 
     def visible(self, rows: list[Resource]) -> list[Resource]:
@@ -169,25 +181,26 @@ class Inventory:
     async def fresh_storages(self, node: str) -> list[Resource]:
         """The storages of a node as it sees them now."""
         listed = await self._client.get_as(list[ListedStorage], f"/nodes/{node}/storage")
-        return [one.as_resource(node) for one in listed if one.enabled]
+        return [storage.as_resource(node) for storage in listed if storage.enabled]
 
     # -- one of them -----------------------------------------------------------------------------------------------
 
     async def guest(self, ref: int | str) -> Resource:
         """A guest by vmid, by name, or by `node/vmid` and `node/name`."""
-        return await self._one(ref, await self.candidates(ref))
+        return await self._require_single(ref, await self.candidates(ref))
 
     async def candidates(self, ref: int | str) -> list[Resource]:
         """All guests that match a reference, after a second look if there seem to be none; each with its name."""
-        found = await self.matching(ref) or await self.matching(ref, closer=True)
-        return [await self._with_name(row) for row in found]
+        read_before = self.latest_read
+        matching = await self.matching(ref) or await self.matching(ref, newer_than=read_before)
+        return [await self._with_name(row) for row in matching]
 
-    async def _one(self, ref: int | str, found: list[Resource]) -> Resource:
-        if len(found) > 1:
-            raise ambiguous(ref, found)
-        if not found:
+    async def _require_single(self, ref: int | str, matching: list[Resource]) -> Resource:
+        if len(matching) > 1:
+            raise ambiguous(ref, matching)
+        if not matching:
             raise await self.absence(ref)
-        return found[0]
+        return matching[0]
 
     async def absence(self, ref: int | str) -> Problem:
         """Why there is no such guest, and what may be meant."""
@@ -200,20 +213,22 @@ class Inventory:
                 return await self._ask(row)
         return row
 
-    async def matching(self, ref: int | str, *, closer: bool = False) -> list[Resource]:
-        """All guests that match a reference; `closer` reads again, and asks the nodes for names that lag."""
-        wanted = Reference.parse(ref)
-        if wanted.vmid is None and self._clock.monotonic() < self._names_lag_until:
-            return (await self._ask_everywhere()).matching(wanted)
-        if not closer:
-            return (await self.view()).matching(wanted)
-        if not self._asked_recently:
+    async def matching(self, ref: int | str, *, newer_than: int | None = None) -> list[Resource]:
+        """All guests that match a reference.
+
+        With `newer_than`, a second look: on a read that began after this one, completed by the nodes, whose names do
+        not lag. Only then is nothing a reason to refuse.
+        """
+        reference = Reference.parse(ref)
+        if newer_than is not None and self._reads <= newer_than:
             self.forget()
-        found = (await self.view()).matching(wanted)
-        if found:
-            return found
+        if reference.vmid is not None or self._clock.monotonic() >= self._names_lag_until:
+            matching = (await self.view()).matching(reference)
+            if matching or newer_than is None:
+                return matching
         # The set of vmids does not lag, their names do.
-        return (await (self.complete_view() if wanted.vmid is not None else self._ask_everywhere())).matching(wanted)
+        view = await (self.complete_view() if reference.vmid is not None else self._ask_everywhere())
+        return view.matching(reference)
 
     async def node(self, name: str) -> Resource:
         return await self.decide_on_fresh_view(lambda view: _node(view, name))
@@ -224,7 +239,9 @@ class Inventory:
         def online(view: View) -> Resource:
             row = _node(view, name)
             if row.status != "online":
-                raise Conflict(f"Node {name} is {row.status}", next_step=see("See which nodes are online", NODE_LIST))
+                raise Conflict(
+                    f"Node {name} is {row.status}", next_step=see("See which nodes are online", tools.node_list)
+                )
             return row
 
         return await self.decide_on_fresh_view(online)
@@ -260,8 +277,9 @@ class Inventory:
 
     async def _fetch_resources(self, generation: int) -> View:
         begun = self._clock.monotonic()
-        view = View(await self._client.get_as(list[Resource], "/cluster/resources"))
-        self._client.note_nodes(view.nodes)
+        rows = await self._client.get_as(list[Resource], "/cluster/resources")
+        view = View(self._last_seen.complete(rows, self._clock.time()))
+        self._client.note_nodes({name: row.status == "online" for name, row in view.nodes.items()})
         if generation == self._generation:
             self._view, self._read_at = view, begun
         return view
@@ -281,16 +299,12 @@ class Inventory:
         listed = await self._lists({(row.node, row.type) for row in late.values()})
         return view.replacing({vmid: listed[vmid].refresh(row) for vmid, row in late.items() if vmid in listed})
 
-    @property
-    def _asked_recently(self) -> bool:
-        return self._clock.monotonic() - self._fresh[0] < LIFE_SECONDS
-
     async def _ask_everywhere(self) -> View:
         """The view, completed by every node; cached as long as a view."""
-        if not self._asked_recently:
+        if self._clock.monotonic() - self._fresh[0] >= LIFE_SECONDS:
             begun, generation, view = self._clock.monotonic(), self._generation, await self.view()
             listed = await self._lists({(row.node, row.type) for row in view.guests if row.node in view.online})
-            fresh = {vmid: one.refresh(view.by_vmid[vmid]) for vmid, one in listed.items() if vmid in view.by_vmid}
+            fresh = {vmid: guest.refresh(view.by_vmid[vmid]) for vmid, guest in listed.items() if vmid in view.by_vmid}
             if generation != self._generation:  # something has changed since
                 return view.replacing(fresh)
             self._fresh = (begun, view.replacing(fresh))
@@ -299,7 +313,7 @@ class Inventory:
     async def _lists(self, places: Iterable[NodeAndType]) -> dict[int, ListedGuest]:
         """The guests in these places; none for a node that does not answer."""
         lists = await gather_bounded(NODES_AT_ONCE, [partial(self._list, *place) for place in sorted(places)])
-        return {one.vmid: one for listed in lists for one in listed or ()}
+        return {guest.vmid: guest for listed in lists for guest in listed or ()}
 
     async def _list(self, node: str, type: str) -> list[ListedGuest] | None:
         """The guests that the node lists; None if it does not answer: they stay as in the cluster's view."""

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import GUEST_LIST, TASK_LIST, Advice, see
+from quorate.hints import Advice, see, tools
 from quorate.problems import BadArgument, Conflict, GuestNotFound, NotFound
 from quorate.suggestions import did_you_mean, similar
 
 CANDIDATES_SHOWN = 8
 SELECTIONS_KEPT = 16
+GUEST_ARGUMENTS = ("guest", "guests", "exclude", "add_guests", "remove_guests")
 
 
 class StaleName(Conflict):
@@ -50,6 +51,11 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     diskread: int = 0
     diskwrite: int = 0
     level: str = ""
+    seen_at: float = 0.0
+    """For a guest of a node that is offline: when that node last reported it; 0 if this server never saw that."""
+    seen_as: str = ""
+    """Its status then."""
+    node_is_offline: bool = False
 
     @property
     def is_guest(self) -> bool:
@@ -73,8 +79,44 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
         """Whether a storage accepts this kind of content."""
         return content in self.content.split(",")
 
+    def without_node(self, last: Resource | None, seen_at: float) -> Resource:
+        """The guest while its node is offline: its status is unknown, and the rest is what that node last reported."""
+        known = self if last is None or (self.name and not self.is_unreported) else last
+        return msgspec.structs.replace(
+            known,
+            node=self.node, status="unknown", lock=self.lock, tags=self.tags, pool=self.pool, hastate=self.hastate,
+            uptime=0, cpu=0.0, mem=0, node_is_offline=True,
+            seen_at=seen_at if last is not None else 0.0, seen_as=last.status if last is not None else "",
+        )  # fmt: skip
+
     def __str__(self) -> str:
         return f"{self.name or 'unnamed'} ({self.kind} {self.vmid} on {self.node})"
+
+
+class LastSeen:
+    """What the nodes last reported of their guests: PVE forgets it three minutes after a node has died."""
+
+    def __init__(self) -> None:
+        self._guests: dict[int, Resource] = {}
+        self._seen_at: dict[str, float] = {}
+
+    def complete(self, rows: list[Resource], now: float) -> list[Resource]:
+        """Remember the guests of the nodes that are online, and complete those of the others."""
+        online = {row.node for row in rows if row.type == "node" and row.status == "online"}
+        offline = {row.node for row in rows if row.type == "node" and row.status != "online"}
+        self._seen_at |= dict.fromkeys(online, now)
+        reported = {row.vmid: row for row in rows if row.is_guest and row.node in online and not row.is_unreported}
+        if not offline:
+            self._guests = reported
+            return rows
+        known = self._guests | reported
+        self._guests = {row.vmid: known[row.vmid] for row in rows if row.is_guest and row.vmid in known}
+        return [self._complete(row) if row.is_guest and row.node in offline else row for row in rows]
+
+    def _complete(self, row: Resource) -> Resource:
+        last = self._guests.get(row.vmid)
+        same = last if last is not None and (last.type, last.node) == (row.type, row.node) else None
+        return row.without_node(same, self._seen_at.get(row.node, 0.0))
 
 
 class View:
@@ -86,10 +128,10 @@ class View:
 
     @cached_property
     def _by_type(self) -> dict[str, list[Resource]]:
-        found: dict[str, list[Resource]] = {}
+        rows: dict[str, list[Resource]] = {}
         for row in self.rows:
-            found.setdefault(row.type, []).append(row)
-        return found
+            rows.setdefault(row.type, []).append(row)
+        return rows
 
     @cached_property
     def guests(self) -> list[Resource]:
@@ -101,11 +143,11 @@ class View:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Resource]]:
-        found: dict[str, list[Resource]] = {}
+        rows: dict[str, list[Resource]] = {}
         for row in self.guests:
             if row.name:
-                found.setdefault(row.name, []).append(row)
-        return found
+                rows.setdefault(row.name, []).append(row)
+        return rows
 
     @cached_property
     def nodes(self) -> dict[str, Resource]:
@@ -139,7 +181,7 @@ class View:
         return self._selections[key]
 
     def replacing(self, guests: Mapping[int, Resource]) -> View:
-        """The same view with these guests replaced, by vmid."""
+        """A copy of the view with these guests replaced, by vmid."""
         return View([guests.get(row.vmid, row) if row.is_guest else row for row in self.rows]) if guests else self
 
 
@@ -154,7 +196,7 @@ class Reference(msgspec.Struct, frozen=True):
     def parse(cls, ref: int | str) -> Reference:
         text = str(ref).strip()
         if not text:
-            raise BadArgument("The guest is empty", next_step=Advice("Give a vmid or a name", GUEST_LIST))
+            raise BadArgument("The guest is empty", next_step=Advice("Give a vmid or a name", tools.guest_list))
         node, slash, key = text.rpartition("/")
         key = key if slash else text
         return cls(key, (node or None) if slash else None, int(key) if key.isascii() and key.isdigit() else None)
@@ -225,10 +267,10 @@ class ListedStorage(msgspec.Struct, frozen=True):
         )
 
 
-def ambiguous(ref: int | str, found: list[Resource]) -> BadArgument:
-    listed = ", ".join(f"{row.node}/{row.vmid} {row.kind} {row.status}" for row in found[:CANDIDATES_SHOWN])
+def ambiguous(ref: int | str, guests: list[Resource]) -> BadArgument:
+    listed = ", ".join(f"{row.node}/{row.vmid} {row.kind} {row.status}" for row in guests[:CANDIDATES_SHOWN])
     return BadArgument(
-        f"{len(found)} guests are named {str(ref)!r}",
+        f"{len(guests)} guests are named {str(ref)!r}",
         why=f"They are {listed}",
         next_step="Give the vmid instead",
     )
@@ -236,29 +278,29 @@ def ambiguous(ref: int | str, found: list[Resource]) -> BadArgument:
 
 def no_guest(ref: int | str, view: View, *, all_seen: bool) -> NotFound:
     """`all_seen` is whether these credentials may see every guest that could match."""
-    wanted = Reference.parse(ref)
-    key = wanted.key
+    reference = Reference.parse(ref)
+    key = reference.key
     near = similar(key, (row.name for row in view.guests if row.name not in ("", key)), 3)  # it had that name before
     near += similar(key, (str(row.vmid) for row in view.guests), 2, 0.8)
-    elsewhere = view.matching(Reference.parse(key)) if wanted.node else []
-    if wanted.vmid is None and (new := [str(row.vmid) for row in view.guests if row.lock == "create"]):
+    elsewhere = view.matching(Reference.parse(key)) if reference.node else []
+    if reference.vmid is None and (new := [str(row.vmid) for row in view.guests if row.lock == "create"]):
         return GuestNotFound(
             f"There is no guest {str(ref)!r}",
             why=f"{', '.join(new)} is being created, and has no name before that is done",
-            next_step=Advice("Give the vmid, or try again when its task has ended", TASK_LIST),
+            next_step=Advice("Give the vmid, or try again when its task has ended", tools.task_list),
         )
     if away := _nodes_without_names(view, key):
         are = "is" if len(away) == 1 else "are"
         why = f"{', '.join(away)} {are} not online, so the names of the guests there cannot be read"
         return GuestNotFound(
-            f"No guest {str(ref)!r} can be found", why=why, next_step=Advice("Give the vmid", GUEST_LIST)
+            f"No guest {str(ref)!r} can be found", why=why, next_step=Advice("Give the vmid", tools.guest_list)
         )
     if elsewhere:
         hint = Advice(f"It is {elsewhere[0]}; leave the node out")
     elif near:
         hint = Advice(did_you_mean(dict.fromkeys(near)))
     else:
-        hint = see("List the guests", GUEST_LIST)
+        hint = see("List the guests", tools.guest_list)
     unseen = None if all_seen else "These credentials lack VM.Audit there, so it may exist unseen"
     return GuestNotFound(f"There is no guest {str(ref)!r}", why=unseen, next_step=hint)
 
@@ -279,11 +321,8 @@ def no_pool(name: str, names: Iterable[str]) -> NotFound:
     return NotFound(f"There is no pool {name!r}", next_step=there)
 
 
-GUEST_ARGUMENTS = ("guest", "guests", "exclude", "add_guests", "remove_guests")
-
-
-def names_guests(argument: str, given: Mapping[str, Any]) -> bool:
-    return argument in GUEST_ARGUMENTS or (argument == "of" and given.get("scope") == "guest")
+def names_guests(argument: str, arguments: Mapping[str, Any]) -> bool:
+    return argument in GUEST_ARGUMENTS or (argument == "of" and arguments.get("scope") == "guest")
 
 
 def guests_in(arguments: Mapping[str, Any]) -> list[int | str]:

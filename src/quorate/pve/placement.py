@@ -25,6 +25,7 @@ Section = Mapping[str, Any]
 UNMANAGED: Final = ("", "ignored")
 """States of a guest that the HA manager does not look after."""
 _RULES, _GROUPS, _RESOURCES = "/cluster/ha/rules", "/cluster/ha/groups", "/cluster/ha/resources"
+_STATUS: Final = "/cluster/ha/status/current"
 _OPTIONS: Final = "/cluster/options"
 _SETTINGS: Final = re.compile(r"/cluster/ha/(?P<kind>rules|groups|resources)(?:/{(?:rule|group|sid)})?")
 _NAME: Final = {"rules": "rule", "groups": "group", "resources": "sid"}
@@ -46,9 +47,9 @@ class Placement:
     next: frozenset[str]
     """Where it is as soon as the HA manager has acted; several nodes if PVE decides."""
     possible: frozenset[str]
-    """Where it may come to run, also after nodes have failed."""
+    """Nodes where it may run later, also after others have failed."""
     preferred: frozenset[str] = frozenset()
-    """Where the rules would rather have it."""
+    """Nodes that the rules prefer for it."""
     at_start: frozenset[str] = frozenset()
     """Where the HA manager may start it next time, if it chooses a node for each start."""
 
@@ -60,11 +61,25 @@ class Relocation:
     vmid: int
     home: str
     next: frozenset[str]
-    """Other nodes that it is moved to."""
+    """Other nodes to which it is moved."""
     opened: frozenset[str]
     """Other nodes on which it may run because of the request, now or later."""
     managed: bool
     """Whether the HA manager moves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why the HA manager would not leave a guest on a node."""
+
+    sid: str
+    """The guest, or one that moves along with it."""
+    rule: str = ""
+    """The rule or group; empty if the node is in maintenance."""
+    nodes: tuple[str, ...] = ()
+    """Where the HA manager would move it."""
+    apart_from: tuple[str, ...] = ()
+    """Guests on that node that the rule keeps it apart from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +117,65 @@ def affects_placement(request: Request) -> bool:
 async def find_relocations(cluster: Cluster, facts: Facts, requests: Iterable[Request]) -> list[list[Relocation]]:
     """The guests that each of the requests moves, or lets run on other nodes than before; in the order of the plan."""
     stored = await _read_settings(cluster, facts)
-    found = []
+    relocations = []
     for request in requests:
         resulting = _apply(stored, request)
-        found.append(list(_differences(stored, resulting)))
+        relocations.append(list(_differences(stored, resulting)))
         stored = replace(resulting, moves={}, homes={**resulting.homes, **resulting.moves})
-    return found
+    return relocations
 
 
 def relocation_targets(relocations: Iterable[Relocation]) -> list[TargetRef]:
     """What is reached by them: the guests with the nodes where they may be afterwards, and the nodes that get one."""
-    found: dict[TargetRef, None] = {}
-    for one in relocations:
-        found[TargetRef(GUEST, str(one.vmid), one.home, may_run_on=one.opened)] = None
-        found |= dict.fromkeys(TargetRef(NODE, node, node) for node in sorted(one.next))
-    return list(found)
+    targets: dict[TargetRef, None] = {}
+    for relocation in relocations:
+        targets[TargetRef(GUEST, str(relocation.vmid), relocation.home, may_run_on=relocation.opened)] = None
+        targets |= dict.fromkeys(TargetRef(NODE, node, node) for node in sorted(relocation.next))
+    return list(targets)
+
+
+async def find_objection(cluster: Cluster, facts: Facts, sid: str, node: str) -> Objection | None:
+    """Why a guest that runs under HA would not stay on the node; None if it would.
+
+    PVE accepts such a move, moves the guest, and moves it back a minute later. Its own check of a migration knows
+    the rules about resources, but not those about nodes.
+    """
+    settings = await _read_settings(cluster, facts)
+    if not settings.is_managed(sid) or settings.resources[sid].get("state") in ("stopped", "disabled"):
+        return None
+    if node in (resting := await _nodes_in_maintenance(cluster)):
+        return Objection(sid)
+    together = next(group for group in _groups(settings) if sid in group)
+    moved = {**settings.homes, **dict.fromkeys(together, node)}
+    settings = replace(settings, homes=moved, online=settings.online - resting)
+    for member in (sid, *sorted(together - {sid})):
+        choice = _choice(settings, member)
+        stays = node in choice.possible and (node in choice.preferred or not choice.returns)
+        if choice.rule and not stays:
+            return Objection(member, choice.rule, tuple(sorted(choice.preferred)))
+        if crowding := _crowding(settings, member):
+            return Objection(member, *crowding)
+    return None
+
+
+async def _nodes_in_maintenance(cluster: Cluster) -> frozenset[str]:
+    try:
+        rows = await cluster.get(_STATUS)
+    except PermissionMissing:
+        return frozenset()
+    return frozenset(
+        str(row["node"]) for row in rows if row.get("type") == "lrm" and "maintenance" in str(row.get("status"))
+    )
 
 
 def _differences(stored: Settings, resulting: Settings) -> Iterator[Relocation]:
     before, after = _placements(stored), _placements(resulting)
-    for sid, now in after.items():
+    for sid, placed in after.items():
         home = resulting.homes[sid]
-        was = before.get(sid, Placement(frozenset({home}), frozenset({home})))
-        elsewhere = now.next - {home}
-        opened = (elsewhere | now.at_start | (now.possible - was.possible)) - {home}
-        if now != was and opened:
+        previous = before.get(sid, Placement(frozenset({home}), frozenset({home})))
+        elsewhere = placed.next - {home}
+        opened = (elsewhere | placed.at_start | (placed.possible - previous.possible)) - {home}
+        if placed != previous and opened:
             vmid = int(sid.partition(":")[2])
             yield Relocation(vmid, home, elsewhere, opened, resulting.is_managed(sid))
 
@@ -197,8 +246,8 @@ def _apply(settings: Settings, request: Request) -> Settings:
 
 def _with_section(settings: Settings, kind: str, request: Request) -> Settings:
     sections = dict(getattr(settings, kind))
-    given = request.text(_NAME[kind])
-    name = _full_sid(settings, given) if kind == "resources" else given
+    text = request.text(_NAME[kind])
+    name = _full_sid(settings, text) if kind == "resources" else text
     if request.method == "DELETE":
         sections.pop(name, None)
         if kind == "resources" and request.is_on("purge"):
@@ -213,7 +262,7 @@ def _with_section(settings: Settings, kind: str, request: Request) -> Settings:
 
 def _without_resource(rules: Mapping[str, Section], sid: str) -> Iterator[tuple[str, Section]]:
     for name, rule in rules.items():
-        if left := [one for one in _members(rule) if one != sid]:
+        if left := [member for member in _members(rule) if member != sid]:
             yield name, {**rule, "resources": ",".join(left)}
 
 
@@ -222,7 +271,7 @@ def _moved_guests(settings: Settings, request: Request) -> list[str]:
         return [f"{_KINDS[guest['type']]}:{request.text('vmid')}"]
     if _HA_MOVE.fullmatch(request.template):
         return [_full_sid(settings, request.text("sid"))]
-    listed = {_full_sid(settings, one) for one in request.elements("vms")}
+    listed = {_full_sid(settings, text) for text in request.elements("vms")}
     here = request.text("node") if request.template == _NODE_MOVE else ""
     return [sid for sid, home in settings.homes.items() if home == (here or home) and (not listed or sid in listed)]
 
@@ -239,15 +288,15 @@ def _full_sid(settings: Settings, text: str) -> str:
 
 def _placements(settings: Settings) -> dict[str, Placement]:
     """Where each guest runs by these settings. Guests that belong together are placed as one."""
-    found = {}
+    placements = {}
     for sid, home in settings.homes.items():
         if not settings.is_managed(sid):
             there = frozenset({settings.moves.get(sid, home)})
-            found[sid] = Placement(there, there)
+            placements[sid] = Placement(there, there)
     for together in _groups(settings):
         placement = _place(settings, together)
-        found |= dict.fromkeys(together, placement)
-    return found
+        placements |= dict.fromkeys(together, placement)
+    return placements
 
 
 def _groups(settings: Settings) -> list[set[str]]:
@@ -262,21 +311,19 @@ def _groups(settings: Settings) -> list[set[str]]:
 
 def _place(settings: Settings, together: set[str]) -> Placement:
     choices = [_choice(settings, sid) for sid in together]
-    possible = frozenset.intersection(*(one.possible for one in choices)) or settings.nodes
-    preferred = frozenset.intersection(*(one.preferred for one in choices)) & possible or possible
+    possible = frozenset.intersection(*(choice.possible for choice in choices)) or settings.nodes
+    preferred = frozenset.intersection(*(choice.preferred for choice in choices)) & possible or possible
     homes = {settings.homes[sid] for sid in together}
     at_start = possible if settings.balances_starts else frozenset[str]()
     if targets := {settings.moves[sid] for sid in together if sid in settings.moves}:
         return Placement(frozenset(targets), possible | targets, preferred, at_start)
-    balances = settings.balances and any(_is_balanced(settings.resources[sid]) for sid in together)
+    balances = settings.balances and any(
+        str(settings.resources[sid].get("auto-rebalance", 1)) != "0" for sid in together
+    )
     if balances or len(homes) > 1 or not homes <= possible or _is_crowded(settings, together):
         return Placement(possible, possible, preferred, at_start)
-    stays = homes <= preferred or not all(one.returns for one in choices)
+    stays = homes <= preferred or not all(choice.returns for choice in choices)
     return Placement(frozenset(homes) if stays else preferred, possible, preferred, at_start)
-
-
-def _is_balanced(resource: Section) -> bool:
-    return str(resource.get("auto-rebalance", 1)) != "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +333,9 @@ class _Choice:
     possible: frozenset[str]
     preferred: frozenset[str]
     returns: bool = True
-    """Whether it moves to a preferred node as soon as it can."""
+    """Whether the guest moves to a preferred node as soon as possible."""
+    rule: str = ""
+    """The rule or group that decides; empty if there is none, or several that contradict each other."""
 
 
 def _choice(settings: Settings, sid: str) -> _Choice:
@@ -294,7 +343,7 @@ def _choice(settings: Settings, sid: str) -> _Choice:
     returns = str(resource.get("failback", 1)) != "0"
     rules = [rule for rule in _active(settings, "node-affinity") if sid in _members(rule)]
     if group := settings.groups.get(str(resource.get("group", ""))):
-        rules.append({**group, "strict": group.get("restricted", 0)})
+        rules.append({**group, "strict": group.get("restricted", 0), "rule": group.get("group")})
         returns = str(group.get("nofailback", 0)) != "1"
     if not rules:
         return _Choice(settings.nodes, settings.nodes, returns)
@@ -308,7 +357,7 @@ def _choice(settings: Settings, sid: str) -> _Choice:
     best = frozenset(node for node, priority in online.items() if priority == max(online.values()))
     strict = str(rule.get("strict", 0)) == "1"
     possible = frozenset(priorities) if strict else settings.nodes
-    return _Choice(possible, best or possible, returns)
+    return _Choice(possible, best or possible, returns, str(rule.get("rule", "")))
 
 
 def _active(settings: Settings, kind: str) -> Iterator[Section]:
@@ -322,17 +371,23 @@ def _members(rule: Section) -> list[str]:
 
 
 def _is_crowded(settings: Settings, together: set[str]) -> bool:
-    """Whether one of them is on the node of another guest that it must not share a node with."""
+    """Whether one of these guests shares its node with a guest that it must be kept apart from."""
+    return any(_crowding(settings, sid) for sid in together)
+
+
+def _crowding(settings: Settings, sid: str) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:
+    """The rule that keeps a guest apart from guests on its node, the other nodes, and those guests."""
+    home = settings.homes[sid]
     for rule in _active(settings, "resource-affinity"):
-        members = {sid for sid in _members(rule) if settings.is_managed(sid) and sid in settings.homes}
-        if rule.get("affinity") == "negative" and members & together:
-            homes = [settings.homes[sid] for sid in members]
-            if any(homes.count(settings.homes[sid]) > 1 for sid in members & together):
-                return True
-    return False
+        members = _members(rule)
+        if rule.get("affinity") == "negative" and sid in members:
+            near = [other for other in members if other != sid and settings.homes.get(other) == home]
+            if close := tuple(other for other in near if settings.is_managed(other)):
+                return str(rule.get("rule", "")), tuple(sorted(settings.online - {home})), close
+    return None
 
 
 def _priorities(text: str) -> dict[str, int]:
     """The nodes of `pve1:2,pve2` with their priorities."""
-    listed = (one.partition(":") for one in split_list(text))
+    listed = (part.partition(":") for part in split_list(text))
     return {node: int(number) if number.isdecimal() else 0 for node, _, number in listed}

@@ -57,7 +57,7 @@ def missing(permission: Mapping[str, Any] | None, values: Mapping[str, object], 
 
 
 def is_decisive(permission: Mapping[str, Any] | None) -> bool:
-    """Whether the expression alone decides: not if PVE's code does, by the user or the options that a call is about."""
+    """Whether the expression alone decides. Otherwise PVE's code does, by the user or the options of the call."""
     check = _expression(permission)
     return permission is None or (check is not None and _decides(check))
 
@@ -70,7 +70,7 @@ def _decides(check: Sequence[Any]) -> bool:
 
 
 def _covers_options(privilege: str) -> bool:
-    """Whether a privilege is for some options of a guest, so that the options given decide whether it is needed."""
+    """Whether the options of a call decide if the privilege is needed, because it is for some options of a guest."""
     return privilege.startswith("VM.Config.")
 
 

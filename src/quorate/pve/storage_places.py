@@ -54,14 +54,14 @@ class StoragePlace:
     def locate(self, name: str) -> set[Locator]:
         """The locators of a volume by the part after the storage's name."""
         own = self._relative_path(name)
-        found = {Locator(_ID, "", f"{self.id}:{own}")}
+        locators = {Locator(_ID, "", f"{self.id}:{own}")}
         for root in self.roots:
-            found.add(root._replace(place=posixpath.join(root.place, own)))
+            locators.add(root._replace(place=posixpath.join(root.place, own)))
             if root.kind == "lvm":
-                found |= {Locator(_PATH, "", path) for path in _device_paths(root.place, own)}
+                locators |= {Locator(_PATH, "", path) for path in _device_paths(root.place, own)}
             if root.kind == "zfs":
-                found |= {Locator(_PATH, "", f"{top}/{root.place}/{own}") for top in ("/dev/zvol", "")}
-        return found
+                locators |= {Locator(_PATH, "", f"{top}/{root.place}/{own}") for top in ("/dev/zvol", "")}
+        return locators
 
     def locate_bases(self, name: str) -> set[Locator]:
         """The locators of the volumes that this one builds on, as its name shows them."""
@@ -165,19 +165,19 @@ class ServerNames:
     def canonical(self, text: str) -> str:
         hosts = frozenset(part.lower().rstrip(".") for part in re.split(r"[,;\s]+", text) if part)
         for name, known in self._known:
-            if any(_may_be_same(one, other) for one in hosts for other in known):
+            if any(_may_be_same(host, known_host) for host in hosts for known_host in known):
                 return name
         self._known.append((text, hosts))
         return text
 
 
-def _may_be_same(one: str, other: str) -> bool:
-    if one == other:
+def _may_be_same(first: str, second: str) -> bool:
+    if first == second:
         return True
-    addresses = _is_address(one), _is_address(other)
+    addresses = _is_address(first), _is_address(second)
     if all(addresses):
         return False
-    return any(addresses) or one.partition(".")[0] == other.partition(".")[0]
+    return any(addresses) or first.partition(".")[0] == second.partition(".")[0]
 
 
 def _is_address(text: str) -> bool:

@@ -19,6 +19,7 @@ from pve_schema.schema import Facts
 from pve_schema.validation import text_of
 from quorate.problems import NotFound, ParameterRejected, ServerFailed
 from quorate.pve.wire import Request, Text
+from quorate.secret import HIDDEN
 
 if TYPE_CHECKING:
     from quorate.pve.cluster import Cluster
@@ -74,10 +75,11 @@ _ABSENCE: Final = re.compile(
 """How PVE says that something is not there, where it does so as a failure (500) or a bad parameter (400)."""
 _CONFIGURATION: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/config")
 """The digest of a guest covers its snapshots and pending changes, too; elsewhere it is that of a file with others."""
+_STORAGE = re.compile(r"/storage(?:/|$)")
 _DISKS: Final = re.compile(r"/nodes/[^/]+/disks/list")
-"""There, `used` names what is on the disk."""
+"""In this list, `used` names what is on the disk."""
 _MEMBER: Final = ("id", "type", "name")
-"""Of a member of a pool, what is not a measurement."""
+"""The fields of a pool's member that are not measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +165,20 @@ async def read_stored(cluster: Cluster, location: Location) -> StoredObject:
             raise
         return StoredObject(location, None)
     if not location.key:
-        return StoredObject(location, {} if shown is None else shown)
+        return StoredObject(location, _in_order(location, {} if shown is None else shown))
     rows = [row for row in shown if isinstance(row, Mapping)] if isinstance(shown, list) else []
     named = [row for row in rows if _text(row.get(location.key)) == location.value]
     if not named:
         return StoredObject(location, None)
-    return StoredObject(location, named[0] if len(named) == 1 and location.path != "/access/acl" else named)
+    stored = named[0] if len(named) == 1 and location.path != "/access/acl" else named
+    return StoredObject(location, _in_order(location, stored))
+
+
+def _in_order(location: Location, stored: Any) -> Any:
+    """A storage with its content types in one order: each of PVE's worker processes lists them in its own."""
+    if not _STORAGE.match(location.path) or not isinstance(stored, Mapping) or "content" not in stored:
+        return stored
+    return {**stored, "content": ",".join(sorted(_text(stored["content"]).split(",")))}
 
 
 def predict(request: Request, stored: StoredObject) -> Mapping[str, Any] | None:
@@ -274,3 +284,42 @@ def _canonical(value: Any, ignored: frozenset[str]) -> Any:
 
 def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else text_of(value)
+
+
+# -- secrets in what PVE returns ---------------------------------------------------------------------------------------
+
+# PVE returns these in plain text; their names alone do not distinguish them from harmless ones.
+_SECRETS = {
+    "/cluster/acme/plugins": ("data",),
+    "/cluster/metrics/server": ("token", "otel-headers"),
+    "/cluster/notifications/endpoints": ("header",),
+    "/cluster/sdn/dns": ("key",),
+    "/cluster/sdn/ipams": ("token",),
+    "/access/domains": ("client-key",),
+    "/nodes/{node}/subscription": ("key",),
+    "/nodes/{node}/lxc": ("env",),
+    "/nodes/{node}/vzdump/extractconfig": ("env", "lxc.environment"),
+    "/access/users": ("keys",),
+}
+_RAW_VARIABLES = "lxc.environment"
+"""The raw option of a container (raw options are pairs) that is `env` in newer versions."""
+_PASSWORD_LINE = re.compile(r"(?im)^(?P<name>\s*-?\s*(?:hashed_)?passw(?:or)?d\s*:).*$")
+
+
+def hide_secrets(template: str, value: Any) -> Any:
+    """The answer of an endpoint without what must not be seen."""
+    names = {name for prefix, names in _SECRETS.items() if template.startswith(prefix) for name in names}
+    if isinstance(value, str) and names:  # a configuration file
+        value = re.sub(rf"(?m)^(?P<name>{'|'.join(map(re.escape, names))}): .*$", rf"\g<name>: {HIDDEN}", value)
+    return _hide(value, names)
+
+
+def _hide(value: Any, names: set[str]) -> Any:
+    if isinstance(value, Mapping):
+        hidden = names | {"value", "pending"} if value.get("key") in names else names  # a row of pending changes
+        return {key: HIDDEN if key in hidden and part else _hide(part, names) for key, part in value.items()}
+    if isinstance(value, list):
+        if len(value) == 2 and str(value[0]).startswith(_RAW_VARIABLES):
+            return [value[0], HIDDEN]
+        return [_hide(part, names) for part in value]
+    return _PASSWORD_LINE.sub(rf"\g<name> {HIDDEN}", value) if isinstance(value, str) else value

@@ -1,17 +1,15 @@
-"""What an API call reaches: the guests, nodes, storages and pools that its path and parameters name.
-
-Rules about targets use this, never the arguments of a tool: two tools that make the same call reach the same things.
-What a parameter names follows from its format in the API facts.
-"""
+"""What rules are about: guests, nodes, storages, pools and hosts, with the facts that rules can match."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from quorate.problems import Refused
 from quorate.pve import values
+from quorate.pve.inventory import Resource
 from quorate.pve.tasks import Upid
 from quorate.pve.wire import Request
 
@@ -110,8 +108,8 @@ def owner(volume: str) -> int | None:
     """The guest that a volume or a backup belongs to."""
     if folder := _FOLDER.search(volume):
         return int(folder[1])
-    found = list(_OWNERS.finditer(volume))
-    return int(next(text for text in found[-1].groups() if text)) if found else None
+    owners = list(_OWNERS.finditer(volume))
+    return int(next(text for text in owners[-1].groups() if text)) if owners else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ class NamedVolume:
 
 def drive_volumes(request: Request) -> list[NamedVolume] | None:
     """The volumes of a request's drives and mount points; None if one of them cannot be parsed."""
-    found = []
+    volumes = []
     for name in request.params:
         if values.bus_of(name) not in {*values.DISKS, "unused"} or request.match.endpoint.schema_of(name) is None:
             continue
@@ -134,10 +132,10 @@ def drive_volumes(request: Request) -> list[NamedVolume] | None:
         volume = (parts or {}).get("file") or (parts or {}).get("volume")
         if parts is None or not volume:
             return None
-        found.append(NamedVolume(name, volume, copied=False))
+        volumes.append(NamedVolume(name, volume, copied=False))
         if source := parts.get("import-from"):
-            found.append(NamedVolume(name, source, copied=True))
-    return found
+            volumes.append(NamedVolume(name, source, copied=True))
+    return volumes
 
 
 def _from_parameters(request: Request) -> Iterator[TargetRef]:
@@ -148,31 +146,30 @@ def _from_parameters(request: Request) -> Iterator[TargetRef]:
             continue
         if kind == NODE and name in path and ("vmid" in path or "storage" in path):
             continue  # the target is the guest or storage, which includes its node
-        for one in _each(request.elements(name), kind):
-            yield _one(request, kind, name, one)
+        for target_id in _each(request.elements(name), kind):
+            yield _target(request, kind, name, target_id)
 
 
 def _from_properties(request: Request) -> Iterator[TargetRef]:
     """What the keys of a property string name, such as the `node` of a device mapping."""
     for name in request.params:
         keys = request.match.endpoint.keys_of(name) or {}
-        kinds = {
-            key: _FORMATS[str(one.get("format"))] for key, one in keys.items() if str(one.get("format")) in _FORMATS
-        }
-        usual = next((key for key, one in keys.items() if one.get("default_key")), "")
+        layouts = {key: str(schema.get("format")) for key, schema in keys.items()}
+        kinds = {key: _FORMATS[layout] for key, layout in layouts.items() if layout in _FORMATS}
+        usual = next((key for key, schema in keys.items() if schema.get("default_key")), "")
         for element in request.elements(name) if kinds else ():
             for part in element.split(","):
                 key, equals, value = part.partition("=") if "=" in part else (usual, "=", part)
                 if equals and (kind := kinds.get(key.strip())):
-                    yield from (_one(request, kind, name, one) for one in _each((value,), kind))
+                    yield from (_target(request, kind, name, target_id) for target_id in _each((value,), kind))
 
 
 def _kind(request: Request, name: str) -> str | None:
     if name in _NOT_TARGETS:
         return None
     spec = request.match.endpoint.parameters.get(name, {})
-    wanted = _UNFORMATTED.get(name) or spec.get("format") or (spec.get("items") or {}).get("format")
-    return _FORMATS.get(wanted) if isinstance(wanted, str) else None
+    layout = _UNFORMATTED.get(name) or spec.get("format") or (spec.get("items") or {}).get("format")
+    return _FORMATS.get(layout) if isinstance(layout, str) else None
 
 
 def _each(elements: Iterable[str], kind: str) -> Iterator[str]:
@@ -182,12 +179,12 @@ def _each(elements: Iterable[str], kind: str) -> Iterator[str]:
             number = text.rpartition(":")[2]
             yield str(int(number)) if number.isascii() and number.isdigit() else ""
         elif kind == STORAGE:  # also from:to
-            yield from (one for one in text.split(":") if one and one != "1")
+            yield from (storage for storage in text.split(":") if storage and storage != "1")
         elif text:
             yield text.partition(":")[0] if kind == NODE else text  # also pve1:2, with a priority
 
 
-def _one(request: Request, kind: str, name: str, id: str) -> TargetRef:
+def _target(request: Request, kind: str, name: str, id: str) -> TargetRef:
     here = request.match.values.get("node", "")
     if kind == GUEST:
         return _guest(request, name, id, here) if id else TargetRef(GUESTS)
@@ -204,8 +201,8 @@ def _guest(request: Request, name: str, id: str, here: str) -> TargetRef:
         usual = f"Copy-of-{request.match.values['vmid']}"
         there = request.text("target") or here
         return TargetRef(GUEST, id, here, becomes={"name": usual, **_identity(request, there)}, born=True)
-    if method == "POST" and (made := _CREATION.fullmatch(template)):
-        usual = f"VM {id}" if made["type"] == "qemu" else f"CT{id}"
+    if method == "POST" and (creation := _CREATION.fullmatch(template)):
+        usual = f"VM {id}" if creation["type"] == "qemu" else f"CT{id}"
         return TargetRef(GUEST, id, here, becomes={"name": usual, **_identity(request, here)}, born=True)
     if path and path["sub"] == "/config" and method != "GET":
         return TargetRef(GUEST, id, here, becomes=_identity(request))
@@ -276,7 +273,7 @@ def _uses_default_storage(request: Request) -> bool:
     if request.template == "/nodes/{node}/vzdump":
         return not request.has("dumpdir")
     named = drive_volumes(request) or []
-    bare = any(":" not in one.volume and not one.volume.startswith("/") for one in named)
+    bare = any(":" not in drive.volume and not drive.volume.startswith("/") for drive in named)
     return request.template == "/nodes/{node}/lxc" and (bare or not request.has("rootfs"))
 
 
@@ -293,8 +290,8 @@ def _of_acl_path(path: str) -> Iterator[TargetRef]:
     area, _, name = "/".join(part for part in path.strip().split("/") if part).partition("/")
     kind = {"vms": GUEST, "nodes": NODE, "storage": STORAGE, "pool": POOL}.get(area)
     if kind and name:
-        for one in _each((name,), kind):
-            yield TargetRef(kind, one, node=one if kind == NODE else "") if one else TargetRef(GUESTS)
+        for target_id in _each((name,), kind):
+            yield TargetRef(kind, target_id, node=target_id if kind == NODE else "") if target_id else TargetRef(GUESTS)
     if kind == POOL:
         yield TargetRef(GUESTS, pool=name)
     elif area in ("", "vms") and not name:
@@ -308,8 +305,8 @@ def _from_volumes(request: Request) -> Iterator[TargetRef]:
         for text in _texts(value) if name not in _FREE_TEXT else ():
             key, equals, rest = text.partition("=")
             key, volume = (key, rest) if equals else (name, text)
-            if (found := owner(volume)) is not None:
-                yield TargetRef(GUEST, str(found), level="look_inside" if {key, name} & _SOURCES else None)
+            if (vmid := owner(volume)) is not None:
+                yield TargetRef(GUEST, str(vmid), level="look_inside" if {key, name} & _SOURCES else None)
             storage, colon, _ = volume.partition(":")
             if colon and storage and _takes_volumes(name) and (not equals or key in _VOLUME_KEYS):
                 yield TargetRef(STORAGE, storage, here)
@@ -322,3 +319,97 @@ def _takes_volumes(name: str) -> bool:
 def _texts(value: str | tuple[str, ...]) -> list[str]:
     parts = (value,) if isinstance(value, str) else value
     return [text for part in parts for text in _TEXT_SEPARATORS.split(part) if text]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    kind: str
+    id: str
+    name: str | None = None
+    """None if unknown: a guest's name is missing while its node is offline. For a host, its address."""
+    node: str = ""
+    pool: str = ""
+    tags: tuple[str, ...] = ()
+    """The tags of a guest, or the labels of a host."""
+    level: str | None = None
+    """What the call does to this one, if less than its overall risk."""
+    secret: bool = False
+    """The call reaches it without naming it, so a refusal does not name it either: it may be hidden."""
+    after: tuple[Subject, ...] = ()
+    """The subject after the call, if it sets facts that rules match; several if PVE decides which of them."""
+
+    def becoming(self, after: Subject) -> Subject:
+        return replace(self, after=(after,))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}" + (f" {self.name}" if self.name else "")
+
+
+Hides = Callable[[Subject], Refused | None]
+"""Why a caller must not see something; None if it may."""
+
+
+def subject_of(row: Resource) -> Subject | None:
+    """A row of the inventory; None for what rules cannot match."""
+    if row.is_guest:
+        return Subject(GUEST, str(row.vmid), row.name or None, row.node, row.pool, tuple(row.tag_list))
+    match row.type:
+        case "node":
+            return Subject(NODE, row.node, node=row.node)
+        case "storage":
+            return Subject(STORAGE, row.storage, node=row.node)
+        case "pool":
+            return Subject(POOL, row.pool, pool=row.pool)
+    return None
+
+
+class Census:
+    """The existing guests, and those that the calls so far would create."""
+
+    def __init__(self, rows: Iterable[Resource]) -> None:
+        self._guests = {str(row.vmid): guest for row in rows if row.is_guest and (guest := subject_of(row))}
+        self._born: dict[str, Subject] = {}
+
+    @property
+    def guests(self) -> Collection[Subject]:
+        return self._guests.values()
+
+    def subjects(self, things: Sequence[TargetRef]) -> list[Subject]:
+        """What one call reaches. Pass calls in order: a later one may act on what an earlier one creates."""
+        subjects: dict[Subject, None] = {}
+        for thing in things:
+            subjects |= dict.fromkeys(self._subjects_of_many(thing) if thing.kind == GUESTS else [self._subject(thing)])
+        return list(subjects)
+
+    def _subject(self, thing: TargetRef) -> Subject:
+        if thing.kind != GUEST:
+            return Subject(thing.kind, thing.id, node=thing.node, pool=thing.id if thing.kind == POOL else "")
+        guest = self._guests.get(thing.id)
+        if guest is not None:
+            return _with_effect(guest, thing)
+        known = self._born.get(thing.id) or Subject(GUEST, thing.id, node=thing.node)
+        new = replace(known, **thing.becomes)
+        if thing.born or thing.id in self._born:
+            self._born[thing.id] = new
+        return replace(new, level=thing.level, after=_elsewhere(new, thing))
+
+    def _subjects_of_many(self, thing: TargetRef) -> list[Subject]:
+        return [
+            _with_effect(guest, thing)
+            for guest in self._guests.values()
+            if thing.node in ("", guest.node) and _is_within(guest.pool, thing.pool) and guest.id not in thing.without
+        ]
+
+
+def _is_within(pool: str, outer: str) -> bool:
+    """Whether a pool is this one or nested in it; an empty `outer` contains every pool."""
+    return not outer or pool == outer or pool.startswith(f"{outer}/")
+
+
+def _with_effect(subject: Subject, thing: TargetRef) -> Subject:
+    after = replace(subject, **thing.becomes)
+    return replace(subject, level=thing.level, after=((after,) if thing.becomes else ()) + _elsewhere(after, thing))
+
+
+def _elsewhere(guest: Subject, thing: TargetRef) -> tuple[Subject, ...]:
+    return tuple(replace(guest, node=node) for node in sorted(thing.may_run_on))

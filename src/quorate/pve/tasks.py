@@ -7,14 +7,16 @@ import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorate.hints import TASK_LIST, Advice
+from quorate.hints import Advice, tools
 from quorate.problems import BadTaskId, NodeOffline, Problem, ServerFailed, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from quorate.pve.client import PveClient
-    from quorate.pve.clock import Clock
+    from quorate.pve.connection import Clock
+
+T = TypeVar("T")
 
 FIRST_INTERVAL = 0.1
 LONGEST_INTERVAL = 3.0
@@ -53,14 +55,14 @@ class Upid:
 
     @classmethod
     def parse(cls, text: str) -> Upid:
-        found = _UPID.match(text.strip())
-        if found is None:
+        match = _UPID.match(text.strip())
+        if match is None:
             raise BadTaskId(
                 f"{text!r} is not a task id",
                 why="A task id is a UPID, such as UPID:pve1:0001ABCD:00FF00FF:6723A1B2:qmstart:100:root@pam:",
-                next_step=Advice("Find the id among the recent tasks", TASK_LIST),
+                next_step=Advice("Find the id among the recent tasks", tools.task_list),
             )
-        return cls(text.strip(), found["node"], int(found["start"], 16), found["type"], found["id"], found["user"])
+        return cls(text.strip(), match["node"], int(match["start"], 16), match["type"], match["id"], match["user"])
 
     @staticmethod
     def looks_like(value: object) -> bool:
@@ -199,12 +201,12 @@ async def _look(client: PveClient, state: TaskState, seconds: float | None, *, l
     """
     try:
         async with asyncio.timeout(seconds):
-            now = await read_state(client, state.upid)
-            ended_well = now.outcome is TaskOutcome.OK
-            fresh = await _new_lines(client, state) if log or not (now.running or ended_well) else []
+            latest = await read_state(client, state.upid)
+            ended_well = latest.outcome is TaskOutcome.OK
+            fresh = await _new_lines(client, state) if log or not (latest.running or ended_well) else []
     except TimeoutError:
         raise TimedOut(f"Node {state.upid.node} did not answer in time") from None
-    state.running, state.exit, state.trouble = now.running, now.exit, None
+    state.running, state.exit, state.trouble = latest.running, latest.exit, None
     state.log = [*state.log, *fresh][-LOG_KEPT:]
     state.lines_seen += len(fresh)
     state.percent = last_percent(state.log)
@@ -233,8 +235,8 @@ def _line(state: TaskState, fresh: Sequence[str]) -> str:
 def last_percent(log: Iterable[str]) -> float | None:
     """The last percentage in the log."""
     for line in reversed(list(log)):
-        if found := _PERCENT.search(line):
-            return min(float(found[1]), 100.0)
+        if match := _PERCENT.search(line):
+            return min(float(match[1]), 100.0)
     return None
 
 
@@ -261,19 +263,32 @@ async def started_since(client: PveClient, node: str, types: Container[str], sin
     """Our tasks of these types on a node, newest first; `since` is by the cluster's clock."""
     earliest = max(0, int(since) - 1)
     listed = await client.get(f"/nodes/{node}/tasks", source="all", since=earliest, limit=LISTED)
-    found = [Upid.parse(row["upid"]) for row in listed or []]
-    return [one for one in found if one.user == client.identity and one.type in types and one.started >= earliest]
+    upids = [Upid.parse(row["upid"]) for row in listed or []]
+    return [upid for upid in upids if upid.user == client.identity and upid.type in types and upid.started >= earliest]
+
+
+async def for_each(limit: int, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Call `work` for every item, `limit` at a time. An item is taken from `items` only when its turn comes."""
+    queue = iter(items)
+
+    async def take_turns() -> None:
+        for item in queue:
+            await work(item)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(limit):
+            workers.create_task(take_turns())
 
 
 async def gather_bounded(limit: int, work: Iterable[Callable[[], Awaitable[Any]]]) -> list[Any]:
     """Run all of `work`, at most `limit` at a time, results in order. After a failure nothing of it continues."""
     gate = asyncio.Semaphore(limit)
 
-    async def one(job: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(job: Callable[[], Awaitable[Any]]) -> Any:
         async with gate:
             return await job()
 
-    tasks = [asyncio.ensure_future(one(job)) for job in work]
+    tasks = [asyncio.ensure_future(run(job)) for job in work]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:  # gather leaves the others running: they would send writes after their change is closed

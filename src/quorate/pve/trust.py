@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from quorate.http_client import aiohttp
+import aiohttp
+
 from quorate.problems import UntrustedCertificate
 from quorate.pve.connection import Trust
+
+HANDSHAKE_SECONDS = 8.0
 
 
 def fingerprint_bytes(text: str) -> bytes:
@@ -73,14 +76,14 @@ async def presented_fingerprint(endpoint: str) -> str | None:
     return fingerprint_text(hashlib.sha256(certificate).digest())
 
 
-def mismatch(endpoint: str, trust: Trust, got: bytes) -> UntrustedCertificate:
+def mismatch(endpoint: str, trust: Trust, digest: bytes) -> UntrustedCertificate:
     return UntrustedCertificate(
         f"The certificate of {endpoint} is not the pinned one",
         why=f"Pinned is {fingerprint_text(fingerprint_bytes(trust.fingerprint or ''))}, "
-        f"the server shows {fingerprint_text(got)}",
+        f"the server shows {fingerprint_text(digest)}",
         next_step="If it was renewed, compare with `pvenode cert info` on the node and set the new fingerprint; "
         "if not, someone may be in between",
-        facts={"fingerprint": fingerprint_text(got)},
+        facts={"fingerprint": fingerprint_text(digest)},
     )
 
 
@@ -101,8 +104,6 @@ async def untrusted_certificate(endpoint: str, why: str) -> UntrustedCertificate
 
 
 # -- the certificate itself --------------------------------------------------------------------------------------------
-
-HANDSHAKE_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +142,18 @@ async def objection(endpoint: str, trust: Trust, shown: Certificate) -> str | No
 
 
 def _parse(der: bytes) -> Certificate:
-    from cryptography import x509
+    from cryptography import x509  # takes 50 ms, which only showing a certificate needs
 
-    found = x509.load_der_x509_certificate(der)
+    certificate = x509.load_der_x509_certificate(der)
     try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         names = x509.SubjectAlternativeName([])
     return Certificate(
-        subject=found.subject.rfc4514_string(),
-        issuer=found.issuer.rfc4514_string(),
+        subject=certificate.subject.rfc4514_string(),
+        issuer=certificate.issuer.rfc4514_string(),
         names=tuple(str(name.value) for name in names),
-        begins=found.not_valid_before_utc,
-        ends=found.not_valid_after_utc,
+        begins=certificate.not_valid_before_utc,
+        ends=certificate.not_valid_after_utc,
         fingerprint=fingerprint_text(hashlib.sha256(der).digest()),
     )

@@ -7,8 +7,10 @@ import binascii
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote, unquote
 
+from pve_schema.formats import split_list
 from pve_schema.validation import text_of
 
 _DEVICE = re.compile(r"^(?P<bus>scsi|virtio|sata|ide|efidisk|tpmstate|mp|net|ipconfig|unused)(?P<index>\d+)$|^rootfs$")
@@ -62,14 +64,48 @@ def merge(text: str, changes: Mapping[str, object], default_key: str = "") -> st
     return build(parts, default_key)
 
 
-def same(first: object, second: object) -> bool:
-    """Whether two values of an option mean the same: 1 and true, the same parts in another order."""
-    return _meaning(first) == _meaning(second)
+def same(first: object, second: object, schema: Mapping[str, Any] | None = None) -> bool:
+    """Whether two values of an option mean the same: 1 and true, the same parts in another order, text and parsed.
+
+    The schema of the option tells a list or property string from free text, whose commas mean nothing. Without it,
+    commas separate parts.
+    """
+    if isinstance(first, Mapping) or isinstance(second, Mapping):
+        return _parts(first) == _parts(second)
+    if isinstance(first, (list, tuple)) or isinstance(second, (list, tuple)):
+        return _elements(first) == _elements(second)
+    left, right = ("" if value is None else text_of(value).strip() for value in (first, second))
+    if left == right or not (left and right):
+        return left == right
+    kind, layout = (schema or {}).get("type"), (schema or {}).get("format")
+    if kind == "boolean":
+        return is_on(left) == is_on(right)
+    if kind in ("integer", "number"):
+        return number(left) is not None and number(left) == number(right)
+    if str(layout).endswith("-list"):
+        return set(split_list(left)) == set(split_list(right))
+    return (schema is None or layout is not None) and _parts(left) == _parts(right)
 
 
-def _meaning(value: object) -> object:
-    text = "" if value is None else text_of(value).strip()
-    return parse(text) if "," in text else text
+def _parts(value: object) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        return sorted((str(key), text_of(part)) for key, part in value.items())
+    pairs = (part.partition("=") for part in text_of("" if value is None else value).split(",") if part)
+    return sorted((key.strip(), text.strip()) for key, _, text in pairs)
+
+
+def _elements(value: object) -> list[list[tuple[str, str]]]:
+    if not isinstance(value, (list, tuple)):
+        text = text_of("" if value is None else value)
+        value = [text] if "=" in text else split_list(text)
+    return sorted(map(_parts, value))
+
+
+def number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def is_on(text: object) -> bool:
@@ -79,8 +115,8 @@ def is_on(text: object) -> bool:
 
 def bus_of(key: str) -> str | None:
     """The kind of device of a config key: `scsi` for scsi0, `rootfs` for rootfs, None for cores."""
-    found = _DEVICE.match(key)
-    return None if found is None else found["bus"] or "rootfs"
+    match = _DEVICE.match(key)
+    return None if match is None else match["bus"] or "rootfs"
 
 
 def is_disk(key: str, value: str) -> bool:
@@ -169,14 +205,14 @@ def agent_enabled(value: object) -> bool:
 
 def addresses_in_config(config: Mapping[str, object]) -> dict[str, list[str]]:
     """Static addresses that the configuration sets, by option: containers in netN, cloud-init in ipconfigN."""
-    found: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     for key in sorted(config):
         if bus_of(key) in ("net", "ipconfig"):
             parts = parse(str(config[key]), "model")
             own = [parts[name].partition("/")[0] for name in ("ip", "ip6") if _is_address(parts.get(name, ""))]
             if own:
-                found[key] = own
-    return found
+                addresses[key] = own
+    return addresses
 
 
 def _is_address(text: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pve_schema.formats import split_list
 from pve_schema.schema import Endpoint, Facts, Match
 from pve_schema.validation import text_of
-from quorate.hints import NODE_LIST, Advice
+from quorate.hints import Advice, tools
 from quorate.problems import BadArgument, PermissionMissing
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _CDROM, _CDROM_DRIVE = "cdrom", "ide2"
 _OPTION_LISTS: Final = ("delete", "revert")
 
 _EXOTIC_SEPARATOR: Final = re.compile(r"[^\S ]|\0")
-"""Every blank but the plain one, and NUL."""
+"""Every blank except the plain space, and NUL."""
 _EXACT: Final = {
     "integer": re.compile(r"[+-]?[0-9]+"),
     "number": re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
@@ -48,22 +48,22 @@ def encode(params: Mapping[str, Any], endpoint: Endpoint | None = None) -> dict[
     Nulls and empty lists are not sent; booleans become 1 and 0; the elements of a list are joined where PVE would join
     them, and become a repeated key otherwise. With the endpoint, aliases are expanded.
     """
-    found: dict[str, Text] = {}
+    texts: dict[str, Text] = {}
     for name, value in params.items():
         many = isinstance(value, (list, tuple))
-        parts = [_text(name, one) for one in (value if many else (value,)) if one is not None]
+        parts = [_text(name, part) for part in (value if many else (value,)) if part is not None]
         if not parts:
             continue
         if _is_list(endpoint, name):
-            found[name] = _list_text(",".join(parts))
+            texts[name] = _list_text(",".join(parts))
         else:
-            found[name] = parts[0] if len(parts) == 1 else tuple(parts)
-    return _without_aliases(found, endpoint)
+            texts[name] = parts[0] if len(parts) == 1 else tuple(parts)
+    return _without_aliases(texts, endpoint)
 
 
 def pairs(params: Mapping[str, Text]) -> list[tuple[str, str]]:
     """The pairs of the form or query, in order."""
-    return [(name, one) for name, value in params.items() for one in ((value,) if isinstance(value, str) else value)]
+    return [(name, text) for name, value in params.items() for text in ((value,) if isinstance(value, str) else value)]
 
 
 def _text(name: str, value: object) -> str:
@@ -91,7 +91,7 @@ def _list_text(text: str) -> str:
     if not _EXOTIC_SEPARATOR.search(text):
         return text
     elements = split_list(text)
-    return ",".join(elements) if all(split_list(one) == [one] for one in elements) else text
+    return ",".join(elements) if all(split_list(element) == [element] for element in elements) else text
 
 
 def _without_aliases(params: dict[str, Text], endpoint: Endpoint | None) -> dict[str, Text]:
@@ -101,7 +101,7 @@ def _without_aliases(params: dict[str, Text], endpoint: Endpoint | None) -> dict
     for name in _OPTION_LISTS:
         listed = params.get(name)
         if isinstance(listed, str) and _CDROM in (elements := split_list(listed)):
-            params[name] = ",".join(_CDROM_DRIVE if one == _CDROM else one for one in elements)
+            params[name] = ",".join(_CDROM_DRIVE if element == _CDROM else element for element in elements)
     drive = params.pop(_CDROM, None)
     if drive is None:
         return params
@@ -134,7 +134,9 @@ async def _answering_node(cluster: Cluster) -> str:
     names = [str(row.get("name") or row["node"]) for row in rows if row.get("type") == "node"]
     local = names if len(names) == 1 else [str(row["name"]) for row in rows if row.get("local")]
     if not local:
-        raise BadArgument(f"It is not known which node {LOCALHOST} is", next_step=Advice("Name the node", NODE_LIST))
+        raise BadArgument(
+            f"It is not known which node {LOCALHOST} is", next_step=Advice("Name the node", tools.node_list)
+        )
     return local[0]
 
 
@@ -172,7 +174,7 @@ class Request:
         return value if isinstance(value, str) else ",".join(value)
 
     def is_on(self, name: str) -> bool:
-        """Whether PVE acts as if it were 1. Anything given that is not exactly 0 counts as on."""
+        """Whether PVE treats the parameter as 1. Any value that is not exactly 0 counts as on."""
         return self.text(name) != "0" if self.has(name) else self.text(name).lower() in _ON
 
     def elements(self, name: str) -> tuple[str, ...]:
@@ -194,7 +196,7 @@ class Request:
     def _is_plain(self, name: str, value: Text) -> bool:
         schema = self.match.endpoint.schema_of(name) or {}
         if isinstance(value, tuple):
-            return schema.get("type") == "array" and all("\0" not in one for one in value)
+            return schema.get("type") == "array" and all("\0" not in part for part in value)
         if "\0" in value:
             return False
         exact = _EXACT.get(schema.get("type", ""))

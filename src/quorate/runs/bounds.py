@@ -1,34 +1,68 @@
-"""The approval of a run's steps: whatever a person approved with the run, and nothing else."""
+"""What a run may do: what its caller still may, and what a person approved with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from quorate.operations.api.risk import ORDER
+from quorate.config import Access
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, Target
-from quorate.operations.registry import Risk
+from quorate.operations.registry import EVERY, Risk, find_operation
+from quorate.operations.risk import ORDER
 from quorate.pipeline.approval import ApprovalGrant, Approver
 from quorate.pipeline.approval_request import ApprovalRequest
-from quorate.pipeline.caller import Exchange
+from quorate.pipeline.caller import Caller, Exchange, Gate, Scope
 from quorate.problems import NotFound, Refused
 from quorate.pve.wire import encode, pairs
-from quorate.state.runs import Bound, Run, literal
+from quorate.runs.store import Bound, Run, literal
+from quorate.state.tokens import Tokens
 
 SECRET = ("target-endpoint", "password", "cipassword")
 """Parameters that hold secrets: their values are neither compared nor stored."""
 
 
+class AccessLost(Refused):
+    """The credentials of a run's caller no longer cover the run."""
+
+    def __init__(self, caller: Caller, why: str) -> None:
+        super().__init__(
+            f"{caller.subject or 'Its caller'} no longer has the access that this run needs",
+            why=why,
+            next_step="Anyone who has it can resume or abort the run, which then acts for them",
+        )
+
+
+async def present_caller(run: Run, tokens: Tokens) -> Caller:
+    """The caller with what their token allows now. Raises AccessLost if it no longer allows starting the run.
+
+    Once a run is aborted, it only cleans up: then the token has to be valid, and each step is judged as always.
+    """
+    caller = Caller.of_run(run.id, run.caller)
+    if not caller.scope.token:
+        return caller
+    grant = await tokens.find(caller.scope.token)
+    if grant is None or grant.revoked is not None:
+        raise AccessLost(caller, "The token was revoked")
+    if grant.expires is not None and grant.expires <= tokens.clock.time():
+        raise AccessLost(caller, "The token has expired")
+    now = replace(caller, scope=caller.scope.within(Scope(Access(grant.access), grant.toolsets, grant.clusters)))
+    operation = find_operation(run.tool)
+    anything = Gate(Access.ADMIN, frozenset(EVERY), cluster=run.cluster)
+    if operation is not None and not run.aborting and (objection := anything.objection(operation, now)):
+        raise AccessLost(caller, f"{objection.what}. {objection.why or ''}".strip())
+    return replace(now, scope=replace(now.scope, toolsets=None))  # its steps are calls of tools of other toolsets
+
+
 class OutsideBounds(Refused):
     """A step that nobody approved."""
 
-    def __init__(self, run: Run, wanted: list[Bound]) -> None:
+    def __init__(self, run: Run, outside: list[Bound]) -> None:
         super().__init__(
             f"The run {run.id} wants to do something that was not approved with it",
-            why=", ".join(map(str, wanted)),
+            why=", ".join(map(str, outside)),
             next_step="Look at the run; resuming it allows this",
         )
-        self.wanted = wanted
+        self.outside = outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +98,17 @@ class RunApprover(Approver):
 
 async def missing_bounds(bounds: list[Bound], plan: Plan, backend: Backend, risk: Risk) -> list[Bound]:
     """The steps of a plan that no bound permits, each as the bound that would."""
-    found = []
-    bounds = [one for one in bounds if ORDER.index(risk) <= ORDER.index(Risk(one.risk))]
+    missing = []
+    bounds = [bound for bound in bounds if ORDER.index(risk) <= ORDER.index(Risk(bound.risk))]
     for step in plan.calls:
         where = step.where if isinstance(step, Action) and step.where else backend
         name = await _current_name(where, step.target)
-        wanted = bound_of(step, where.name, name)
-        params = {key: values[0] for key, values in wanted.params.items() if key not in SECRET}
+        needed = bound_of(step, where.name, name)
+        params = {key: values[0] for key, values in needed.params.items() if key not in SECRET}
         text = step.line if isinstance(step, Action) else step.path
-        if not any(one.permits(wanted.method, text, params, name, where.name) for one in bounds):
-            found.append(wanted)
-    return found
+        if not any(bound.permits(needed.method, text, params, name, where.name) for bound in bounds):
+            missing.append(needed)
+    return missing
 
 
 async def _current_name(where: Backend, target: Target | None) -> str:

@@ -11,13 +11,12 @@ from typing import Literal
 
 from quorate.config import Access
 from quorate.operations.registry import find_operation
-from quorate.operations.runs.start import is_within
 from quorate.pipeline.caller import ALL_TOOLSETS, Exchange
-from quorate.pipeline.invocation import Result
-from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.pipeline import Pipeline, Result
 from quorate.problems import Problem
+from quorate.runs.start import is_within
+from quorate.runs.store import NOBODY, WORKABLE, Run, RunState, RunStore
 from quorate.runs.worker import Worker
-from quorate.state.runs import WORKABLE, Run, RunState, RunStore
 from quorate.state.tokens import Tokens
 
 LOOK_SECONDS = 2.0
@@ -28,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MissingRequirement:
-    """What a run needs and this process does not have: an access level, or its cluster if `needed` is None."""
+    """What a run needs and this process lacks: an access level, or its cluster if `needed` is None."""
 
     needed: Access | None
     cluster: str
@@ -66,29 +65,37 @@ class Runs:
 
     async def _find_unattended(self) -> Sequence[Run]:
         now = self.store.clock.time()
-        found = [run for run in await self.store.list(WORKABLE, limit=1000) if run.id not in self._driving]
-        return [run for run in found if _is_due(run, now) and not await self._is_taken(run)]
+        ours = (NOBODY, self.store.owner)
+        due = [
+            run
+            for run in await self.store.list(WORKABLE, limit=1000)
+            if run.id not in self._driving and _is_due(run, now)
+        ]
+        return [run for run in due if run.owner in ours or not await self.store.is_worked_on(run)]
 
     def _lacks(self, run: Run) -> MissingRequirement | None:
         operation = find_operation(run.tool)
-        sites = (one for one in self._pipeline.sites if run.is_of(one.name, one.backend.endpoints))
-        site = next(sites, None)
-        if site is None:
+        sites = (
+            candidate for candidate in self._pipeline.sites if run.is_of(candidate.name, candidate.backend.endpoints)
+        )
+        candidate = next(sites, None)
+        if candidate is None:
             return MissingRequirement(None, run.cluster)
         if operation is None:
             return None
-        gate = site.gate(self._pipeline.sites.general)
+        gate = candidate.gate(self._pipeline.sites.general)
         needed = gate.access_for(operation.risk)
-        return None if gate.access.allows(needed) else MissingRequirement(needed, site.name if gate.own_level else "")
-
-    async def _is_taken(self, run: Run) -> bool:
-        return run.owner != self.store.owner and await self.store.is_worked_on(run)
+        return (
+            None if gate.access.allows(needed) else MissingRequirement(needed, candidate.name if gate.own_level else "")
+        )
 
     async def work(self) -> Sequence[Run]:
         """Continue everything that is due, until it ends, pauses or has to wait for its time."""
         worked = [run.id for run in await self.due() if await self._start_worker(run)]
-        await asyncio.gather(*(self._driving[one] for one in worked if one in self._driving), return_exceptions=True)
-        return [await self.store.get(one) for one in worked]
+        await asyncio.gather(
+            *(self._driving[run_id] for run_id in worked if run_id in self._driving), return_exceptions=True
+        )
+        return [await self.store.get(run_id) for run_id in worked]
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -137,7 +144,7 @@ class Runs:
             trace = self._pipeline.trace_of(error, {})
             _LOG.error("%s", trace)
             with contextlib.suppress(Problem):
-                await worker.give_up(f"An internal error: {type(error).__name__}: {error}")
+                await worker.pause(f"An internal error: {type(error).__name__}: {error}")
 
 
 def _is_due(run: Run, now: float) -> bool:

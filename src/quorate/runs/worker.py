@@ -1,20 +1,19 @@
-"""One run, continued by this process: ask its kind what is next, do it, remember the result."""
+"""The worker of one run: decides, begins steps, follows them to their end, and writes the log."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from quorate.operations.registry import Risk, find_operation
-from quorate.operations.runs.kind import Kind, Next, Step, StepResult, Work, editable, find_kind
-from quorate.operations.runs.start import is_within
+from quorate.operations.registry import Risk, Table, find_operation
 from quorate.pipeline.caller import Caller, Exchange
-from quorate.pipeline.invocation import Invocation
-from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.pipeline import Invocation, Pipeline, Result
 from quorate.pipeline.policy import LimitReached
-from quorate.pipeline.routing import CLUSTER
+from quorate.pipeline.sites import CLUSTER
 from quorate.problems import (
     NodeOffline,
     NoQuorum,
@@ -27,24 +26,80 @@ from quorate.problems import (
     Unreachable,
 )
 from quorate.pve.cluster import Cluster
-from quorate.runs.access import AccessLost, present_caller
-from quorate.runs.bounds import OutsideBounds, RunApprover
-from quorate.runs.step_results import POSTPONED, as_step_result, is_repeated, limit_retries, line_of
-from quorate.state.freeze import ChangesFrozen
-from quorate.state.journal import new_change_id
-from quorate.state.outcomes import Outcome
-from quorate.state.runs import NotOurs, Pending, Run, RunState, RunStore
+from quorate.runs.bounds import AccessLost, OutsideBounds, RunApprover, present_caller
+from quorate.runs.kind import Kind, Next, Step, StepResult, Work, editable, find_kind
+from quorate.runs.start import is_within
+from quorate.runs.store import NotOurs, Pending, Run, RunState, RunStore
+from quorate.state.journal import Outcome, new_change_id
+from quorate.state.limits import ChangesFrozen
 from quorate.state.store import StateUnavailable
 from quorate.state.tokens import Tokens
+from quorate.units import duration
 
+TRIES, POSTPONED = "tries", "postponed"
+"""Key in a run's memory: for each step, how often it could not be sent and why it waits."""
+MOST_TRIES = 5
+_NUMBERS = re.compile(r"\d+")
 STEP_SECONDS = 12 * 3600.0
 """How long a step is followed: a large disk takes hours."""
 RETRY_SECONDS = 15.0
 MOST_ATTEMPTS = 40
 """Consecutive failures to read before the run pauses."""
 LOOK_SECONDS = 5.0
+SILENT_SECONDS = 30 * 60.0
+"""How long the end of a step is looked up while the cluster does not answer at all; then the run pauses."""
+SILENT_ABORTING_SECONDS, ABORT_ATTEMPTS = 120.0, 8
+"""The same for a run that is being aborted, which then ends; and its consecutive failures to read."""
 TRANSIENT = (Unreachable, TimedOut, NodeOffline, NoQuorum, ServerFailed, StateUnavailable)
 ATTEMPTS = "attempts"
+
+
+def as_step_result(answer: Result) -> StepResult | None:
+    data = answer.data
+    facts = {"rows": data.rows, "columns": data.columns} if isinstance(data, Table) else data
+    outcome = answer.outcome or Outcome.DONE
+    if outcome in (Outcome.RUNNING, Outcome.UNKNOWN, Outcome.INTERRUPTED):
+        return None
+    error = _why(facts) if answer.failed or outcome in (Outcome.FAILED, Outcome.PARTLY) else ""
+    return StepResult(outcome, error, facts, answer.pictures)
+
+
+def _why(facts: Mapping[str, Any]) -> str:
+    steps = facts.get("steps") or ()
+    reasons = [str(step["why"]) for step in steps if isinstance(step, Mapping) and step.get("why")]
+    return "; ".join(reasons) or "it failed"
+
+
+def limit_retries(run: Run, key: str, result: StepResult) -> StepResult:
+    """Retry a step that could not be sent, but not forever."""
+    tries = run.memory.setdefault(TRIES, {})
+    if not result.is_trouble:
+        tries.pop(key, None)
+        return result
+    tries[key] = int(tries.get(key, 0)) + 1
+    return replace(result, outcome=Outcome.FAILED) if tries[key] >= MOST_TRIES else result
+
+
+def is_repeated(run: Run, key: str, result: StepResult) -> bool:
+    """Whether the log already says why this step has to wait: a limit may last for hours."""
+    postponed = run.memory.setdefault(POSTPONED, {})
+    if result.was_sent:
+        postponed.pop(key, None)
+        return False
+    why = _NUMBERS.sub("", result.error)
+    repeated: bool = postponed.get(key) == why
+    postponed[key] = why
+    return repeated
+
+
+def line_of(pending: Pending, result: StepResult) -> str:
+    if code := result.data.get("exit_code"):
+        return f"{pending.says}: failed with exit code {code}"
+    if result.data.get("signal"):
+        return f"{pending.says}: {result.failure}"
+    if result.is_done:
+        return f"{pending.says}: {result.outcome.value}"
+    return f"{pending.says}: {result.error or result.outcome.value}"
 
 
 class StepPaused(Exception):
@@ -63,6 +118,8 @@ class Worker:
         self._clock = store.clock
         self.id = id
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._unanswered: set[str] = set()
+        """Steps whose end is not looked up while the run is paused, because the cluster does not answer."""
         self._waits_for = ""
 
     async def drive(self) -> None:
@@ -79,20 +136,19 @@ class Worker:
         with suppress(StateUnavailable):
             await self._store.release(self.id)
 
-    async def give_up(self, reason: str) -> None:
-        await self._pause(reason)
-
     async def _turn(self) -> bool:
         """Make one decision and act on it. Returns whether there is more to do."""
         run = await self._store.get(self.id)
         kind = find_kind(run.kind)
         if kind is None:
-            await self._pause(f"This version of Quorate does not know runs of kind {run.kind}")
+            await self.pause(f"This version of Quorate does not know runs of kind {run.kind}")
             return False
         for key, pending in run.current.items():
-            if key not in self._tasks:  # a process that died had started it
+            unanswered = run.state is RunState.PAUSED and key in self._unanswered
+            if key not in self._tasks and not unanswered:  # a process that died had started it
+                self._unanswered.discard(key)
                 self._tasks[key] = asyncio.create_task(self._follow(kind, key, pending))
-        if run.state in (RunState.PAUSED, *_ENDED):
+        if run.state is RunState.PAUSED or run.state.has_ended:
             return await self._finish_steps()
         if not await self._may_start(run):
             return await self._finish_steps()
@@ -101,7 +157,7 @@ class Worker:
         except TRANSIENT as problem:
             return await self._try_later(problem)
         except Problem as problem:
-            await self._pause(str(problem), lost=isinstance(problem, AccessLost))
+            await self.pause(str(problem), lost=isinstance(problem, AccessLost))
             return True
         return await self._act(kind, run, decided)
 
@@ -114,7 +170,7 @@ class Worker:
 
     async def _may_start(self, run: Run) -> bool:
         if frozen := await self._pipeline.journal.freeze.state():
-            await self._pause(f"All changes were frozen {frozen}")
+            await self.pause(f"All changes were frozen {frozen}")
             return False
         if run.state is not RunState.WAITING:
             return True
@@ -133,7 +189,7 @@ class Worker:
     async def _decide(self, kind: Kind, run: Run, *, closing: bool) -> Next:
         """Ask the kind, and save what it wants to remember."""
         mine = editable(run)
-        caller = await self._caller(run)
+        caller = await present_caller(run, self._tokens)
         here, others = await self._view(run, caller, run.cluster), await self._views(run, caller)
         work = Work(here, mine, others, set(self._tasks), closing=closing)
         decided = await kind.next(work)
@@ -174,7 +230,7 @@ class Worker:
             await self._end(run, decided.ends, decided.summary)
             return False
         if decided.pause:
-            await self._pause(decided.pause)
+            await self.pause(decided.pause)
             return True
         for step in decided.steps:
             if step.key not in self._tasks:
@@ -196,8 +252,11 @@ class Worker:
 
         run = await self._store.change_ours(self.id, note)
         self._waits_for = waits
+        if run.state is RunState.ABORTING and run.memory[ATTEMPTS] >= ABORT_ATTEMPTS and not run.current:
+            await self._end(run, RunState.ABORTED, f"{run.reason}; what is left is not known: {waits}")
+            return False
         if run.memory[ATTEMPTS] >= MOST_ATTEMPTS:
-            await self._pause(f"Given up after {MOST_ATTEMPTS} attempts: {waits}")
+            await self.pause(f"Given up after {MOST_ATTEMPTS} attempts: {waits}")
         else:
             await self._clock.sleep(RETRY_SECONDS)
         return True
@@ -217,15 +276,11 @@ class Worker:
         assert operation is not None, run.tool
         return self._pipeline.invocation(operation, Risk.READ, {}, Exchange(caller))
 
-    async def _caller(self, run: Run) -> Caller:
-        return await present_caller(run, self._tokens)
-
     # -- steps -----------------------------------------------------------------------------------------------------
 
     async def _begin(self, kind: Kind, step: Step) -> None:
         """Write down that the step begins, then begin it. A run that was paused in between begins nothing."""
-        arguments = {**step.arguments, **self._place(step)}
-        pending = Pending(new_change_id(), step.tool, arguments, self._clock.time(), step.summary)
+        pending = Pending(new_change_id(), step.tool, dict(step.arguments), self._clock.time(), step.summary)
         begun = False
 
         def note(stored: Run) -> None:
@@ -240,12 +295,6 @@ class Worker:
         if begun:
             self._tasks[step.key] = asyncio.create_task(self._perform(kind, run, step.key, pending))
 
-    def _place(self, step: Step) -> dict[str, Any]:
-        operation = find_operation(step.tool)
-        if operation is None or operation.about_homelab or not self._pipeline.sites.several or not step.cluster:
-            return {}
-        return {CLUSTER: step.cluster}
-
     async def _perform(self, kind: Kind, run: Run, key: str, pending: Pending) -> None:
         try:
             result = await self._run_step(run, pending)
@@ -259,15 +308,16 @@ class Worker:
 
     async def _run_step(self, run: Run, pending: Pending) -> StepResult | None:
         """The result; None if it has to be looked up because it is still open."""
-        arguments = dict(pending.arguments)
-        if CLUSTER not in arguments and self._pipeline.sites.several and not _about_homelab(pending.tool):
-            arguments[CLUSTER] = run.cluster
+        operation, arguments = find_operation(pending.tool), dict(pending.arguments)
+        if self._pipeline.sites.several and not (operation is not None and operation.about_homelab):
+            arguments.setdefault(CLUSTER, run.cluster)
+        usual = self._pipeline.approver
         try:
             exchange = Exchange(
-                await self._caller(run),
+                await present_caller(run, self._tokens),
                 wait_seconds=STEP_SECONDS,
                 change=pending.change,
-                approver=_run_approver(self._pipeline, run),
+                approver=RunApprover(usual.approvals, usual.passphrase, usual.settings, run=run),
             )
             answer = await self._pipeline.run(pending.tool, arguments, exchange)
         except (OutsideBounds, ChangesFrozen) as problem:
@@ -279,6 +329,8 @@ class Worker:
             raise StepPaused(problem) from None
         except (*TRANSIENT, Overtaken) as problem:
             ended = await self._look_up(pending)
+            if ended is None:
+                return None
             if ended.outcome not in (Outcome.FAILED, Outcome.NOT_DONE):
                 return ended
             await self._clock.sleep(RETRY_SECONDS)
@@ -290,11 +342,29 @@ class Worker:
         return as_step_result(answer)
 
     async def _follow(self, kind: Kind, key: str, pending: Pending) -> None:
-        await self._settle(kind, key, pending, await self._look_up(pending))
+        ended = await self._look_up(pending)
+        if ended is None:
+            self._unanswered.add(key)
+        else:
+            await self._settle(kind, key, pending, ended)
 
-    async def _look_up(self, pending: Pending) -> StepResult:
-        """How a step ended that this process did not see end. Waits until that is certain."""
+    async def _look_up(self, pending: Pending) -> StepResult | None:
+        """How a step ended that this process did not see end. Waits until that is certain.
+
+        None if the cluster has not answered for so long that the run has paused.
+        """
+        heard = self._clock.monotonic()
         while True:
+            run = await self._store.get(self.id)
+            if (silence := await self._find_silence(run)) is None:
+                heard = self._clock.monotonic()
+            silent = self._clock.monotonic() - heard
+            if silence is not None and silent >= (SILENT_ABORTING_SECONDS if run.aborting else SILENT_SECONDS):
+                why = f"Its cluster has not answered for {duration(silent)}: {silence.what}"
+                if run.aborting:
+                    return StepResult(Outcome.UNKNOWN, f"{why}. It is not known how this step ended")
+                await self.pause(why)
+                return None
             try:
                 await self._pipeline.resolve_unfinished()
                 entry = await self._pipeline.journal.entry(pending.change, pending.begun)
@@ -307,15 +377,28 @@ class Worker:
                 break
             await self._clock.sleep(LOOK_SECONDS)
         outcome = Outcome(entry["outcome"])
-        said = "; ".join(str(line) for line in entry.get("found") or [] if line) or str(entry.get("error") or "")
+        explanation = "; ".join(str(line) for line in entry.get("found") or [] if line) or str(entry.get("error") or "")
         good = outcome in (Outcome.DONE, Outcome.WARNINGS, Outcome.NOTHING)
-        return StepResult(outcome, "" if good else said or outcome.value)
+        return StepResult(outcome, "" if good else explanation or outcome.value)
+
+    async def _find_silence(self, run: Run) -> Problem | None:
+        """Why the cluster of the run does not answer; None if it does."""
+        site = next((site for site in self._pipeline.sites if run.is_of(site.name, site.backend.endpoints)), None)
+        if site is None:
+            return None
+        try:
+            await site.cluster.get("/version")
+        except (Unreachable, TimedOut) as problem:
+            return problem
+        except Problem:
+            return None
+        return None
 
     async def _settle(self, kind: Kind, key: str, pending: Pending, result: StepResult) -> None:
         now = self._clock.time()
 
         def note(stored: Run) -> None:
-            stored.current = {name: one for name, one in stored.current.items() if name != key}
+            stored.current = {name: step for name, step in stored.current.items() if name != key}
             ended = limit_retries(stored, key, result)
             kind.settle(stored, key, pending, ended)
             if (ended.was_sent or ended.error) and not is_repeated(stored, key, ended):
@@ -328,18 +411,18 @@ class Worker:
 
         If it was aborted since the step began, nobody needs to decide anything: it continues to clean up.
         """
-        wanted = problem.wanted if isinstance(problem, OutsideBounds) else []
+        outside = problem.outside if isinstance(problem, OutsideBounds) else []
         now = self._clock.time()
 
         def note(stored: Run) -> None:
-            stored.current = {name: one for name, one in stored.current.items() if name != key}
+            stored.current = {name: step for name, step in stored.current.items() if name != key}
             if stored.state is RunState.ABORTING and not run.aborting:
                 stored.say(now, f"Not done: {problem}")
                 return
             if not stored.state.has_ended:
                 stored.state, stored.reason = RunState.PAUSED, str(problem)
                 stored.orphaned = stored.orphaned or isinstance(problem, AccessLost)
-                stored.request = [*stored.request, *(one for one in wanted if one not in stored.request)]
+                stored.request = [*stored.request, *(bound for bound in outside if bound not in stored.request)]
             stored.say(now, f"Paused: {problem}")
 
         await self._store.change_ours(self.id, note)
@@ -352,7 +435,7 @@ class Worker:
 
     # -- states ----------------------------------------------------------------------------------------------------
 
-    async def _pause(self, reason: str, *, lost: bool = False) -> None:
+    async def pause(self, reason: str, *, lost: bool = False) -> None:
         now = self._clock.time()
 
         def note(stored: Run) -> None:
@@ -383,18 +466,5 @@ class Worker:
         await self._store.change_ours(self.id, note)
 
 
-_ENDED = (RunState.DONE, RunState.FAILED, RunState.ABORTED)
-
-
 def _count(left: list[str]) -> str:
     return {0: "nothing is", 1: "1 thing is"}.get(len(left), f"{len(left)} things are")
-
-
-def _run_approver(pipeline: Pipeline, run: Run) -> RunApprover:
-    usual = pipeline.approver
-    return RunApprover(usual.approvals, usual.passphrase, usual.settings, run=run)
-
-
-def _about_homelab(tool: str) -> bool:
-    operation = find_operation(tool)
-    return operation is not None and operation.about_homelab

@@ -106,7 +106,7 @@ async def connect(
 
 
 def has_usual_keys() -> bool:
-    """Whether a login without a configured key or password has any key to offer."""
+    """True if a login without a configured key or password has any key to offer."""
     folder = Path("~/.ssh").expanduser()
     return bool(os.environ.get("SSH_AUTH_SOCK")) or any((folder / name).is_file() for name in USUAL_KEYS)
 

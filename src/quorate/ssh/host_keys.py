@@ -63,7 +63,7 @@ class HostKeys:
                 why=f"{shown}, which is marked @revoked in one of {where}",
                 next_step="Nothing was sent. Do not use this host until its owner has given it a new key",
             )
-        if key is None or self._known_otherwise(target):
+        if key is None or self._matching(target)[0]:
             return HostKeyRefused(
                 f"WARNING: THE HOST KEY OF {target.address} HAS CHANGED",
                 why=f"{shown}, which is not its known key ({where}). "
@@ -81,16 +81,13 @@ class HostKeys:
         )
 
     def knows(self, target: SshTarget) -> bool:
-        """Whether a key of the host, or of an authority for it, is trusted."""
+        """True if a key of the host, or of an authority for it, is trusted."""
         hosts, authorities, *_ = self._matching(target)
         return bool(hosts or authorities)
 
     def key_algorithms(self, target: SshTarget) -> tuple[str, ...]:
         """The key types to request from the host; empty for those already known."""
         return () if self.knows(target) else PREFERRED
-
-    def _known_otherwise(self, target: SshTarget) -> bool:
-        return bool(self._matching(target)[0])
 
     def _matching(self, target: SshTarget) -> Sequence[Sequence[Any]]:
         return self.load().match(target.host, "", None if target.port == SSH_PORT else target.port)
@@ -125,12 +122,12 @@ def _key_hint(key: asyncssh.SSHKey | None) -> str:
 def load_pins(pins: Path) -> list[Pin]:
     import asyncssh
 
-    found = []
+    loaded = []
     for line in _lines(pins):
         name, _, data = line.partition(" ")
         key = asyncssh.import_public_key(data)
-        found.append(Pin(name, key_type(key), key.get_fingerprint()))
-    return found
+        loaded.append(Pin(name, key_type(key), key.get_fingerprint()))
+    return loaded
 
 
 def pin(pins: Path, host: str, port: int, key: asyncssh.SSHKey) -> None:
@@ -140,7 +137,7 @@ def pin(pins: Path, host: str, port: int, key: asyncssh.SSHKey) -> None:
 
 
 def unpin(pins: Path, host: str, port: int) -> bool:
-    """Whether there was one to remove."""
+    """Remove the pinned key of a host; returns False if there was none."""
     others = _others(pins, host, port)
     if len(others) == len(_lines(pins)):
         return False

@@ -1,9 +1,9 @@
 """Starts a command through a POSIX shell, so that it can be killed together with all its children.
 
-The shell gets a fixed script. Everything that varies comes as lines on its standard input, before the command's own
-input: nothing needs quoting, no value appears in the process list, and nothing runs before the last line has arrived.
-Only ASCII is sent, because not every transport preserves other characters. The script reports its process id and then
-becomes the command.
+The shell gets one short line. The script and everything that varies come as lines on its standard input, before the
+command's own input: nothing needs quoting, neither a script nor a value appears in the process list or in the log of
+sudo, and nothing runs before the last line has arrived. Only ASCII is sent, because not every transport preserves other
+characters. The script reports its process id and then becomes the command.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from quorate.secret import Secret
 NOT_STARTED = 125
 """The exit code of the script if it cannot start; the reason is in its error output."""
 NO_SUDO = 124
-"""The same, if there is no sudo to become the user."""
+"""The exit code if there is no sudo to become the user."""
 LONGEST_NOISE = 64 * 1024
 """What may precede the mark: output of a login shell, or the reason why the mark never came."""
 
-# Any login shell, even csh or fish, may read the scripts in single quotes on its command line: they contain no single
-# quotes, backslashes or line breaks. $$ is the command's own process id, also inside parentheses.
+# Any login shell, even csh or fish, may read it in single quotes on its command line: it contains no single quotes,
+# backslashes or line breaks.
+SCRIPT_FROM_INPUT = 'IFS= read -r q_s && eval "$(printf %b "$q_s")"'
+"""A script for `sh -c` that runs the script in the first line of its input, as `script_line` encodes it."""
+
+# The same holds for this one: `kill_argv` has it on a command line.
 # A process may choose a name with spaces, parentheses and line breaks: numbers follow only after the last ")".
 KILL_TREE = """
 q_kill() { IFS=" "; q_sig=$1; q_root=$2; q_set=" $2 "; q_old=; q_all=;
@@ -45,15 +49,17 @@ done;
 for q_p in $q_set; do [ "$q_p" = "$q_me" ] || kill "-$q_sig" "$q_p"; done;
 kill "-$q_sig" "-$q_root"; };
 """
+# $$ is the command's own process id, also inside parentheses.
 # If sudo is needed to become the user, sudo runs the same script again, which reads the remaining lines as that user:
-# nothing else differs, and the time limit can kill what runs as root.
-_LAUNCH = """
-q_x=$1; q_again=$2; q_in=$3; set --; q_u=; q_c=; q_t=; q_i=; q_p=; q_fail() { echo "$1" >&2; exit "${2:-125}"; };
+# nothing else differs, and the time limit can kill what runs as root. The line after the user is the script for that;
+# if sudo is not needed, it is skipped. $1 says whether sudo runs it, with a password (p) or without (n).
+_PAST = 'echo "@quorate@ in" >&2; while IFS= read -r q_l && [ "$q_l" != @quorate@ ]; do :; done'
+_LAUNCH = f"""
+q_in=$1; set --; q_u=; q_c=; q_t=; q_i=; q_p=; q_fail() {{ echo "$1" >&2; exit "${{2:-125}}"; }};
 q_setsid=$(command -v setsid); q_su=$(command -v su); q_sudo=$(command -v sudo);
-q_past() { echo "@quorate@ in" >&2; while IFS= read -r q_l && [ "$q_l" != @quorate@ ]; do :; done; };
-[ "$q_in" != p ] || q_past;
+q_past() {{ {_PAST}; }};
 while IFS= read -r q_l && [ -n "$q_l" ]; do
-q_v=$(printf %b. "${q_l#?}"); q_v=${q_v%.};
+q_v=$(printf %b. "${{q_l#?}}"); q_v=${{q_v%.}};
 case $q_l in
 a*) set -- "$@" "$q_v";;
 e*) export "$q_v";;
@@ -65,26 +71,26 @@ u*) q_u=$(id -u "$q_v" 2>/dev/null) || q_fail "there is no user $q_v";
 if [ "$q_u" = "$(id -u)" ]; then q_u=; elif [ "$(id -u)" = 0 ]; then q_u=$q_v;
 elif [ -z "$q_sudo" ]; then q_fail "there is no sudo to become $q_v" 124;
 elif [ -n "$q_p" ]; then
-exec "$q_sudo" -k -S -p "@quorate@ ask " -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" p;
-else exec "$q_sudo" -n -H -u "$q_v" -- /bin/sh -c "$q_again" quorate "$q_x" "" n; fi;
-[ -z "$q_p" ] || q_past;;
+exec "$q_sudo" -k -S -p "@quorate@ ask " -H -u "$q_v" -- /bin/sh -c '{_PAST}; {SCRIPT_FROM_INPUT}' quorate p;
+else exec "$q_sudo" -n -H -u "$q_v" -- /bin/sh -c '{SCRIPT_FROM_INPUT}' quorate n; fi;
+[ -z "$q_p" ] || q_past; IFS= read -r q_l;;
 esac;
 done;
 [ $# -gt 0 ] || q_fail "no command came";
 [ -n "$q_c" ] || [ -z "$q_u$q_in" ] || cd /;
-[ -z "$q_u" ] || set -- "$q_su" -s /bin/sh -c "$q_x" -- "$q_u" "$@";
+[ -z "$q_u" ] || set -- "$q_su" -s /bin/sh -c 'exec "$0" "$@"' -- "$q_u" "$@";
 if [ -n "$q_t" ]; then (
 trap "" TERM HUP; read -r q_me q_r < /proc/self/stat;
-read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; q_born=${20}; q_n=0;
-q_lives() { kill -0 $$ || return 1; read -r q_r < "/proc/$$/stat"; set -- ${q_r##*") "}; [ "${20}" = "$q_born" ]; };
+read -r q_r < "/proc/$$/stat"; set -- ${{q_r##*") "}}; q_born=${{20}}; q_n=0;
+q_lives() {{ kill -0 $$ || return 1; read -r q_r < "/proc/$$/stat"; set -- ${{q_r##*") "}};
+[ "${{20}}" = "$q_born" ]; }};
 while [ "$q_n" -lt "$q_t" ]; do sleep 1; q_n=$((q_n+1)); q_lives || exit 0; done;
 q_kill TERM $$; sleep 3; q_lives && q_kill KILL $$
 ) </dev/null >/dev/null 2>&1 & fi;
 kill -0 "-$$" 2>/dev/null || [ -z "$q_setsid" ] || set -- "$q_setsid" "$@";
-[ -z "$q_i" ] || { exec < "$q_i"; rm -f "$q_i"; };
+[ -z "$q_i" ] || {{ exec < "$q_i"; rm -f "$q_i"; }};
 echo "@quorate@ $$"; echo "@quorate@ $$" >&2; exec "$@"
 """
-_BECOME = 'exec "$0" "$@"'  # what su gives to the user's shell
 
 SUDO_PROMPT = b"@quorate@ ask "
 """The prompt of sudo."""
@@ -104,8 +110,7 @@ def _one_line(script: str) -> str:
     return " ".join(script.split("\n")).strip()
 
 
-_SCRIPT = _one_line(KILL_TREE + _LAUNCH)
-_LAUNCH_ARGV = ("sh", "-c", _SCRIPT, "quorate", _BECOME)
+_LAUNCH_ARGV = ("sh", "-c", SCRIPT_FROM_INPUT, "quorate")
 _END_ARGV = ("sh", "-c", _one_line(KILL_TREE + _END), "quorate")
 
 
@@ -122,23 +127,26 @@ class Launch:
     stdin_file: str | None = None
     """A file on the machine with its input, which is deleted once the command has opened it."""
     password: Secret | None = None
-    """For sudo, if it is needed to become the user."""
+    """The password for sudo, if that is needed to become the user."""
 
     @property
     def shell(self) -> tuple[str, ...]:
-        return (*_LAUNCH_ARGV, _SCRIPT) if self.user else _LAUNCH_ARGV
+        return _LAUNCH_ARGV
 
     def lines(self) -> bytes:
         """What precedes the command's own input and follows `sudo_input`."""
         if not self.argv or not self.argv[0] or self.argv[0].startswith("-"):
             raise BadArgument("The command has no program", next_step="Start it with the name of a program")
-        fields = [("u", _account(self.user))] if self.user and not self.password else []
-        fields += [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
+        fields = [("t", str(max(1, round(self.limit))))] if self.limit is not None else []
         fields += [("i", self.stdin_file)] if self.stdin_file else []
         fields += [("c", self.cwd)] if self.cwd else []
         fields += [("e", f"{_variable(name)}={value}") for name, value in self.env.items()]
         fields += [("a", part) for part in self.argv]
-        return (_MARK_AFTER if self.user and self.password else b"") + _encode_fields(fields) + b"\n"
+        if self.user:
+            before = _MARK_AFTER if self.password else _SCRIPT_LINE + _encode_fields([("u", _account(self.user))])
+        else:
+            before = b""
+        return before + _SCRIPT_LINE + _encode_fields(fields) + b"\n"
 
     def sudo_input(self) -> bytes:
         """What precedes those lines if there is a password: they follow only after SUDO_ACCEPTED.
@@ -149,15 +157,21 @@ class Launch:
             return b""
         if "\n" in self.password.reveal():
             raise BadArgument("A password for sudo is one line")
-        return _encode_fields([("p", ""), ("u", _account(self.user))]) + self.password.reveal().encode() + b"\n"
+        fields = _encode_fields([("p", ""), ("u", _account(self.user))])
+        return _SCRIPT_LINE + fields + self.password.reveal().encode() + b"\n"
 
     def to_kill(self, pid: int, signal: str) -> Launch:
         """The command that kills it, as the same user: the login may not kill another user's processes."""
         return Launch(kill_argv(pid, signal), user=self.user, password=self.password)
 
 
+def script_line(script: str) -> bytes:
+    """The script as one line for SCRIPT_FROM_INPUT."""
+    return f"{escape(script)}\n".encode("ascii")
+
+
 def _encode_fields(fields: Sequence[tuple[str, str]]) -> bytes:
-    return "".join(f"{letter}{_escape(text)}\n" for letter, text in fields).encode("ascii")
+    return "".join(f"{letter}{escape(text)}\n" for letter, text in fields).encode("ascii")
 
 
 def kill_argv(pid: int, signal: str) -> tuple[str, ...]:
@@ -191,21 +205,21 @@ class Stream:
             self.kept += data[: max(0, self._keep - len(self.kept))]
             return
         self.noise += data
-        if found := _MARKED.search(self.noise):
-            rest = bytes(self.noise[found.end() :])
-            self.pid = int(found[1])
-            del self.noise[found.start() :]
+        if match := _MARKED.search(self.noise):
+            rest = bytes(self.noise[match.end() :])
+            self.pid = int(match[1])
+            del self.noise[match.start() :]
             self.feed(rest)
         elif len(self.noise) > 2 * LONGEST_NOISE:
             del self.noise[:-LONGEST_NOISE]
 
 
-def _escape(text: str) -> str:
-    """The inverse of `printf %b`."""
+def escape(text: str) -> str:
+    """The inverse of `printf %b`, in printable ASCII."""
     data = text.encode()
     if b"\0" in data:
         raise BadArgument("A command cannot contain NUL characters", next_step="Pass such data as stdin")
-    return _UNPRINTABLE.sub(lambda found: b"\\0%03o" % ord(found[0]), data).decode("ascii")
+    return _UNPRINTABLE.sub(lambda match: b"\\0%03o" % ord(match[0]), data).decode("ascii")
 
 
 def _variable(name: str) -> str:
@@ -226,3 +240,6 @@ def _account(name: str) -> str:
     if not _ACCOUNT.fullmatch(name):
         raise BadArgument(f"{name!r} is not a user name", next_step="Use letters, digits and . _ @ + -")
     return name
+
+
+_SCRIPT_LINE = script_line(_one_line(KILL_TREE + _LAUNCH))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quorate.problems import Problem, Unreachable
 from quorate.ssh.connection import connect
@@ -16,6 +16,8 @@ from quorate.ssh.target import SshTarget
 
 if TYPE_CHECKING:
     import asyncssh
+
+T = TypeVar("T")
 
 IDLE_SECONDS = 300.0
 MAX_CHANNELS = 10
@@ -50,6 +52,7 @@ class Pool:
         self._crowded: set[PooledConnection] = set()
         """Connections reserved for the long-running commands on them."""
         self._connecting: dict[SshTarget, asyncio.Task[PooledConnection]] = {}
+        self._knocking: dict[SshTarget, asyncio.Task[Any]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.running: set[Stoppable] = set()
         """Commands that are stopped when the pool closes."""
@@ -93,7 +96,21 @@ class Pool:
                 f"The connection to {target.address} breaks as soon as it is used", why=str(error)
             ) from None
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    async def knock(self, target: SshTarget, probe: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """What the probe says of the target's port; None if a connection is open or being opened.
+
+        Concurrent callers share one probe: an SSH server drops connections at random if too many have not logged in.
+        """
+        pooled = self._connections.get(target)
+        if target in self._connecting or (pooled is not None and pooled.alive):
+            return None
+        knocking = self._knocking.get(target)
+        if knocking is None:
+            knocking = self._knocking[target] = asyncio.get_running_loop().create_task(probe())
+            knocking.add_done_callback(lambda _: self._knocking.pop(target, None))
+        return await asyncio.shield(knocking)
+
+    def in_background(self, work: Coroutine[Any, Any, object]) -> None:
         """Run it in the background; closing the pool waits for it briefly."""
         task = asyncio.get_running_loop().create_task(_suppress_problems(work))
         self._background.add(task)
@@ -109,7 +126,7 @@ class Pool:
         return len(self._connections) + len(self._crowded)
 
     async def close(self) -> None:
-        for attempt in self._connecting.values():
+        for attempt in (*self._connecting.values(), *self._knocking.values()):
             attempt.cancel()
         for command in self.running:
             self.in_background(command.stop())
@@ -161,7 +178,7 @@ class Pool:
             del self._connections[target]
 
 
-async def _suppress_problems(work: Coroutine[Any, Any, None]) -> None:
+async def _suppress_problems(work: Coroutine[Any, Any, object]) -> None:
     with contextlib.suppress(Problem):
         await work
 

@@ -94,7 +94,7 @@ class Process:
         await asyncio.wait({self.end}, timeout=GRACE_SECONDS)
 
     def stop_in_background(self) -> None:
-        """For a caller that is being canceled."""
+        """Stop it without waiting, for a caller that is being canceled."""
         self._target.pool.in_background(self.stop())
 
     async def _signal(self, pid: int, signal: str) -> None:
@@ -178,7 +178,7 @@ class Terminal:
 
     @classmethod
     async def open(cls, target: ExecutionTarget, argv: Sequence[str], screen: Screen) -> Terminal:
-        """Without `argv`, the login shell."""
+        """Open a terminal that runs `argv`, or the login shell without it."""
         line = command_line((*target.enter, *argv)) if argv or target.enter else None
         channel = await target.pool.open(target.ssh, line, screen=screen)
         channel.mark_long_running()  # other commands do not wait for a person

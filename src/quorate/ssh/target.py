@@ -24,7 +24,7 @@ class SshTarget:
 
     @property
     def address(self) -> str:
-        """As `quorate trust` accepts it."""
+        """The address as `quorate trust` accepts it."""
         return address(self.host, self.port)
 
     def __str__(self) -> str:

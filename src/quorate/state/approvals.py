@@ -15,10 +15,9 @@ from enum import StrEnum
 from typing import Any
 
 from quorate.problems import Conflict, NotFound, Refused
-from quorate.quantity import moment
-from quorate.state.canonical import canonical
-from quorate.state.ids import new_id, normalize_id
-from quorate.state.store import Row, Store
+from quorate.state.chain import canonical
+from quorate.state.store import Row, Store, new_id, normalize_id, placeholders
+from quorate.units import moment
 
 PENDING_SECONDS = 15 * 60.0
 """How long a request waits for its answer."""
@@ -42,7 +41,7 @@ class State(StrEnum):
 
 OPEN = (State.PENDING, State.APPROVED)
 DRY_RUN = "the dry run"
-"""Who answered a plan token: it is created together with its answer."""
+"""The `answered_by` of a plan token, which a dry run creates and answers at once."""
 TARGET_CHANGED = "the target has changed since"
 
 
@@ -113,11 +112,11 @@ class Request:
     plan: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     word: str = ""
-    """What a person types to approve, such as the guest's name."""
+    """What a person types to approve it, such as the guest's name."""
     differences: tuple[tuple[str, str, str], ...] = ()
-    """What is changed, its current value and the new one."""
+    """What is changed, with its current and its new value."""
     targets: tuple[str, ...] = ()
-    """What it acts on, whichever tool and arguments are used: `prod: guest 108`."""
+    """What it acts on, such as `prod: guest 108`, in the same words for every tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +130,9 @@ class Denial:
     reason: str | None = None
 
     def describe(self, who: str) -> str:
-        """`who` is how the reader calls the person: "You" for the operator.
+        """The denial in a sentence that starts with `who`: "You" if the operator reads it.
 
-        Other callers read this, too, so it does not name what else the request was about.
+        Other callers read this, too, so it does not say what the denied request was.
         """
         return f"{who} denied this {_ago(self.age)}" + (f": {self.reason}" if self.reason else "")
 
@@ -169,7 +168,7 @@ class Approval:
 
     @property
     def reminder(self) -> str:
-        """What the operator reads first, if they denied this before."""
+        """What the operator reads first if the same was denied before."""
         if self.denial is None:
             return ""
         return f"{self.denial.describe('You')} (the request was: {self.denial.summary}; answered by {self.denial.by})"
@@ -219,7 +218,7 @@ class Approval:
 
 
 def request_digest(caller: str, cluster: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """What identifies a call. It covers the exact arguments, of which only this digest is kept."""
+    """The digest that identifies a call. It covers the exact arguments, which are not stored."""
     return hashlib.sha256(
         canonical({"caller": caller, "cluster": cluster, "tool": tool, "arguments": arguments})
     ).hexdigest()
@@ -242,9 +241,9 @@ class Approvals:
         while True:
             await self._tidy()
             await self._drop_outdated(request)
-            found = await self.find(request.caller, request.digest)
-            if found is not None and found.identity == request.identity:
-                return found
+            known = await self.find(request.caller, request.digest)
+            if known is not None and known.identity == request.identity:
+                return known
             await self._leave_room(request.caller)
             created = await self._insert(request)
             if created is not None:
@@ -272,12 +271,11 @@ class Approvals:
         if not states:
             return []
         now = self._clock.time()
-        wanted = ", ".join(f"${number}" for number in range(4, len(states) + 4))
         rows = await self._store.fetch(
             f"""SELECT * FROM quorate_approvals
                 WHERE created >= $3
                 AND CASE WHEN state IN ('pending', 'approved') AND expires <= $2 THEN 'expired' ELSE state END
-                IN ({wanted}) ORDER BY created DESC, id LIMIT $1""",  # noqa: S608 - numbers of placeholders
+                IN ({placeholders(states, 4)}) ORDER BY created DESC, id LIMIT $1""",  # noqa: S608 - numbers of placeholders
             limit,
             now,
             now - KEPT_SECONDS,
@@ -286,7 +284,7 @@ class Approvals:
         return [*await self._with_denials(rows)]
 
     async def last_denial(self, targets: Collection[str]) -> Denial | None:
-        """The last time that someone denied a request for one of these targets, whatever it was."""
+        """The last denial of any request for one of these targets."""
         return self._denial_of(targets, await self._recent_denials()) if targets else None
 
     async def pending(self, clusters: frozenset[str] | None = None) -> int:
@@ -312,16 +310,18 @@ class Approvals:
             now + (self._approved_seconds if approve else self._pending_seconds),
             key,
         )
-        found = await self.get(key)
-        if found is None:
+        approval = await self.get(key)
+        if approval is None:
             raise NotFound(f"There is no approval {key}", next_step="`quorate approvals` lists the pending ones")
         if not answered:
-            whose = f" by {found.answered_by}" if found.answered_by and found.state is not State.EXPIRED else ""
+            whose = (
+                f" by {approval.answered_by}" if approval.answered_by and approval.state is not State.EXPIRED else ""
+            )
             raise Conflict(
-                f"The approval {key} cannot be answered ({found.standing}{whose})",
+                f"The approval {key} cannot be answered ({approval.standing}{whose})",
                 next_step="If it is still needed, make the call again",
             )
-        return found
+        return approval
 
     async def use(self, id: str, caller: str, digest: str, identity: str, change: str = "") -> Use:
         """Use an approval for a change. Only one of all attempts gets Use.OK; the others get the reason."""
@@ -339,19 +339,19 @@ class Approvals:
         )
         if used:
             return Use.OK
-        found = await self.get(key)
-        if found is None:
+        approval = await self.get(key)
+        if approval is None:
             return Use.UNKNOWN
-        if found.caller != caller:
+        if approval.caller != caller:
             return Use.OTHER_CALLER
-        if found.digest != digest:
+        if approval.digest != digest:
             return Use.OTHER_ARGUMENTS
-        if found.state is State.APPROVED:  # with the same identity: it was answered just now
-            return Use.OTHER_IDENTITY if found.identity != identity else Use.PENDING
-        return Use[found.state.name]
+        if approval.state is State.APPROVED:  # with the same identity: it was answered just now
+            return Use.OTHER_IDENTITY if approval.identity != identity else Use.PENDING
+        return Use[approval.state.name]
 
     async def record_outcome(self, change: str, outcome: str) -> None:
-        """How the change that used an approval ended, as the journal says; most changes used none."""
+        """Record how the change that used an approval ended; most changes used none."""
         await self._store.execute(
             "UPDATE quorate_approvals SET outcome = $1, ended = $2 WHERE change_id = $3",
             outcome,
@@ -364,10 +364,10 @@ class Approvals:
         deadline = self._clock.monotonic() + seconds
         polls = 0
         while True:
-            found = await self.get(id)
+            approval = await self.get(id)
             left = deadline - self._clock.monotonic()
-            if found is None or found.state is not State.PENDING or left <= 0:
-                return found
+            if approval is None or approval.state is not State.PENDING or left <= 0:
+                return approval
             await self._clock.sleep(min(POLL_SECONDS[min(polls, len(POLL_SECONDS) - 1)], left))
             polls += 1
 
@@ -390,7 +390,7 @@ class Approvals:
             request.identity,
             request.summary,
             json.dumps(request.plan),
-            json.dumps([[one.kind, one.text] for one in request.remarks]),
+            json.dumps([[remark.kind, remark.text] for remark in request.remarks]),
             request.word,
             json.dumps(request.differences),
             json.dumps(request.targets),
@@ -428,14 +428,16 @@ class Approvals:
             )
 
     async def _with_denials(self, rows: Collection[Row]) -> tuple[Approval, ...]:
-        """The approvals; a pending one with the denial, which may be newer than the request."""
-        found = tuple(self._approval(row) for row in rows)
-        if not any(one.state is State.PENDING and one.targets for one in found):
-            return found
+        """The approvals in these rows. A pending one has the last denial, which may be newer than the request."""
+        approvals = tuple(self._approval(row) for row in rows)
+        if not any(approval.state is State.PENDING and approval.targets for approval in approvals):
+            return approvals
         denied = await self._recent_denials()
         return tuple(
-            replace(one, denial=self._denial_of(one.targets, denied)) if one.state is State.PENDING else one
-            for one in found
+            replace(approval, denial=self._denial_of(approval.targets, denied))
+            if approval.state is State.PENDING
+            else approval
+            for approval in approvals
         )
 
     async def _recent_denials(self) -> tuple[Approval, ...]:
@@ -448,10 +450,10 @@ class Approvals:
         return tuple(self._approval(row) for row in rows)
 
     def _denial_of(self, targets: Collection[str], denied: Collection[Approval]) -> Denial | None:
-        row = next((one for one in denied if not set(targets).isdisjoint(one.targets)), None)
-        if row is None or row.answered_at is None:
+        last = next((approval for approval in denied if not set(targets).isdisjoint(approval.targets)), None)
+        if last is None or last.answered_at is None:
             return None
-        return Denial(row.summary, row.answered_by or "nobody", self._clock.time() - row.answered_at, row.reason)
+        return Denial(last.summary, last.answered_by or "nobody", self._clock.time() - last.answered_at, last.reason)
 
     def _approval(self, row: Row) -> Approval:
         state = State(row["state"])
@@ -459,8 +461,8 @@ class Approvals:
             state = State.EXPIRED
         lists = {
             "plan": tuple(json.loads(row["plan"])),
-            "remarks": tuple(_remark(one) for one in json.loads(row["remarks"])),
-            "differences": tuple(tuple(one) for one in json.loads(row["differences"])),
+            "remarks": tuple(map(_remark, json.loads(row["remarks"]))),
+            "differences": tuple(map(tuple, json.loads(row["differences"]))),
             "targets": tuple(json.loads(row["targets"])),
         }
         return Approval(**{**row, "state": state, **lists})
@@ -479,7 +481,7 @@ def _sentence(text: str) -> str:
 
 
 def _remark(stored: str | list[str]) -> Remark:
-    """Older versions stored whole lines."""
+    """The remark in a stored item, which is a plain text if an older version wrote it."""
     if isinstance(stored, str):
         return Remark(RemarkKind.OTHER, stored)
     kind, text = stored

@@ -1,6 +1,6 @@
 """Sessions of people in a browser.
 
-The cookie has an id and a key; the store has the person's token, encrypted with that key. Neither is of use without the
+The cookie has an id and a key; the store has the person's token, encrypted with that key. Neither is useful without the
 other, and ending a session in the store ends it everywhere.
 """
 
@@ -42,8 +42,7 @@ class BrowserSessions:
         self._clock = store.clock
 
     async def create(self, bearer: str) -> BrowserSession:
-        """Where no token is needed, there is nothing to keep: the cookie is all there is, and the store does not
-        grow with everyone who asks."""
+        """Start a session. Without a token, nothing is stored, so strangers cannot fill the store with sessions."""
         key, name = secrets.token_bytes(32), secrets.token_hex(16)
         if not bearer:
             return _session(name, key, bearer)
@@ -60,12 +59,15 @@ class BrowserSessions:
         return _session(name, key, bearer)
 
     def read_open(self, cookie: str) -> BrowserSession | None:
-        """The session of a console that is open to everyone; only its forms need the key."""
+        """The session of a console that needs no login; the key only protects its forms."""
         parts = _COOKIE.fullmatch(cookie)
         return _session(parts["id"], bytes.fromhex(parts["key"]), "") if parts else None
 
     async def find(self, cookie: str, *, in_use: bool = True) -> BrowserSession | None:
-        """None for a cookie that is unknown, forged, idle for too long or too old. `in_use`: it is not idle now."""
+        """The session of a cookie; None if it is unknown, forged, idle for too long or too old.
+
+        `in_use` says that the person is active, which keeps the session from being idle.
+        """
         parts = _COOKIE.fullmatch(cookie)
         if parts is None:
             return None

@@ -2,9 +2,12 @@
 
 A record is one line of the trail. A change takes several of them, which views fold into one entry. Every record carries
 `seq`, the hash of the record before it (`prev`) and its own `hash` over both and its content. The first one follows the
-digest of anything older in the trail. So no record can be changed, removed, inserted or moved without breaking the
-chain. A cut-off end shows because the store keeps the newest link. Someone who can write both trail and store can forge
-a new chain; only a copy elsewhere, such as an export, protects against that.
+digest of the lines that older versions wrote without hashes. So no record can be changed, removed, inserted or moved
+without breaking the chain. A cut-off end shows because the store keeps the newest link. Someone who can write both
+trail and store can forge a new chain; only a copy elsewhere, such as an export, protects against that.
+
+Records are JSON in one spelling, so that digests can be compared, and limited in size. Where something is cut, its
+length and digest remain, so that a copy kept elsewhere can be recognized.
 """
 
 from __future__ import annotations
@@ -13,44 +16,141 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from quorate.state.canonical import canonical, plain
-from quorate.state.entries import CHANGE, OUTCOME, PHASE, is_continuation
+import msgspec
 
+CHANGE = "change"
+"""The id that all records of a change carry."""
+PHASE = "phase"
+INTENT, PLAN, STEP, OUTCOME = "intent", "plan", "step", "outcome"
 TORN = "torn_before"
-"""The field in which a record names the bytes before it that a crash left behind."""
+"""The digest of an incomplete line before the record, which a crash left behind."""
 UNKNOWN = "unknown_before"
-"""The field in which a record says how many before it were unknown to the store, after a crash or a forgery."""
+"""How many records before this one the store did not know, because of a crash or a forgery."""
+LONGEST_TEXT = 4096
+KEPT_TEXT = 64
+"""How many characters remain of a longer text."""
+MOST_ITEMS = 1000
+DEEPEST = 8
+MOST_BYTES = 128 * 1024
+"""The size limit of a record before it is chained."""
+REST = "…"
+"""The key under which a cut mapping describes what is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The place of a record in the chain; also what the store keeps of its end."""
+# -- the spelling and size of records ----------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON types. Anything else becomes text, because everything must be recordable."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+
+
+def canonical(value: Any) -> bytes:
+    """One spelling for equal values, so that digests can be compared."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode()
+
+
+def prune(value: Any, depth: int = DEEPEST) -> Any:
+    """The same structure, without nesting below `depth` and items beyond MOST_ITEMS; texts are not cut."""
+    if isinstance(value, Mapping):
+        if depth == 0:
+            return _summary("nested values", value)
+        kept = {name: prune(item, depth - 1) for name, item in islice(value.items(), MOST_ITEMS)}
+        return kept if len(value) <= MOST_ITEMS else {**kept, REST: _summary(f"{len(value) - MOST_ITEMS} more", value)}
+    if isinstance(value, (list, tuple)):
+        if depth == 0:
+            return _summary("nested values", value)
+        items = [prune(item, depth - 1) for item in value[:MOST_ITEMS]]
+        return items if len(value) <= MOST_ITEMS else [*items, _summary(f"… {len(value) - MOST_ITEMS} more", value)]
+    return value
+
+
+def limit_size(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut an entry to size: long texts first, then the largest fields if necessary."""
+    cut: dict[str, Any] = _cut_texts(prune(_to_plain(dict(entry)), DEEPEST + 2))
+    if _size(cut) <= MOST_BYTES:
+        return cut
+    sizes = {name: _size(value) for name, value in cut.items()}
+    for name in sorted(sizes, key=lambda field: -sizes[field]):
+        if sum(sizes.values()) <= MOST_BYTES:
+            break
+        cut[name] = _summary(f"{sizes[name]} bytes", cut[name])
+        sizes[name] = _size(cut[name])
+    return cut
+
+
+def _to_plain(value: Any) -> Any:
+    """The value in JSON types; extreme nesting is only described."""
+    try:
+        return plain(value)
+    except RecursionError:
+        return plain(prune(value))
+
+
+def cut_text(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:KEPT_TEXT]}… ({len(text)} characters, sha256 {_digest(text.encode(errors='backslashreplace'))})"
+
+
+def _cut_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return cut_text(value)
+    if isinstance(value, dict):
+        return {cut_text(name): _cut_texts(item) for name, item in value.items()}
+    return [_cut_texts(item) for item in value] if isinstance(value, list) else value
+
+
+def _size(value: Any) -> int:
+    return len(canonical(value))
+
+
+def _summary(what: str, value: Any) -> str:
+    try:
+        content = canonical(value)
+    except RecursionError:
+        return f"({what})"
+    return f"({what}; in all {len(content)} bytes, sha256 {_digest(content)})"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+class Link(msgspec.Struct, frozen=True):
+    """The place of a record in the chain. The store keeps the newest one, the head."""
 
     seq: int
     hash: str
 
 
 def first_link(before: hashlib._Hash | None = None) -> Link:
-    """What the first record follows: the digest of anything older in the trail."""
+    """What the first record follows; `before` is the digest of the lines before the chain."""
     return Link(0, (before or hashlib.sha256()).hexdigest())
 
 
 def link_entry(entry: Mapping[str, Any], after: Link) -> tuple[bytes, Link]:
     """The entry as the record that follows `after`, and its own link."""
-    content = json.loads(_line({"seq": after.seq + 1, **_own_words(plain(dict(entry)))}))  # as it will be read again
+    content = json.loads(
+        _line({"seq": after.seq + 1, **_without(plain(dict(entry)), "seq", "prev", "hash")})
+    )  # as it will be read again
     digest = _hash(content, after.hash)
     return _line({**content, "prev": after.hash, "hash": digest}), Link(after.seq + 1, digest)
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The record in a line, or None if there is none."""
+    """The record in a line, or None if the line is not a record."""
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def link_of(entry: Mapping[str, Any] | None) -> Link | None:
@@ -61,8 +161,15 @@ def link_of(entry: Mapping[str, Any] | None) -> Link | None:
     return Link(seq, digest) if type(seq) is int and isinstance(digest, str) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+def is_continuation(entry: Mapping[str, Any]) -> bool:
+    """Whether the record continues a change that another one began."""
+    return CHANGE in entry and entry.get(PHASE) != INTENT
+
+
+# -- verification ------------------------------------------------------------------------------------------------------
+
+
+class Break(msgspec.Struct, frozen=True):
     """The first place where the chain is broken."""
 
     how: str
@@ -74,15 +181,15 @@ class Break:
 @dataclass(frozen=True, slots=True)
 class Verification:
     entries: int
-    """How many entries were found, up to a break: one for each change, dry run or refusal."""
+    """How many entries there are up to a break: one for each change, dry run or refusal."""
     records: int
-    """How many chained lines they take."""
+    """How many records those entries consist of."""
     older: int
     """How many lines without a hash come before the chain."""
     broken: Break | None
     remarks: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-    """Changes without a final outcome, each in a line of text."""
+    """Changes without a final outcome, each described in one sentence."""
 
     @property
     def intact(self) -> bool:
@@ -95,24 +202,23 @@ async def verify(lines: AsyncIterator[bytes], head: Link | None) -> Verification
     broken: Break | None = None
     missing: _Gap | None = None
     async for line in lines:
-        if missing is not None:  # the rest shows only whether the missing record is elsewhere
+        if missing is not None:  # read the rest only to see whether the missing record comes later
             if missing.filled_by(line):
                 broken = missing.reordering()
                 break
             continue
-        found = walk.step(line)
-        if isinstance(found, _Gap):
-            missing, broken = found, found.removal()
-        elif found is not None:
-            broken = found
+        problem = walk.step(line)
+        if isinstance(problem, _Gap):
+            missing, broken = problem, problem.removal()
+        elif problem is not None:
+            broken = problem
             break
     end = broken or walk.at_end()
     unfinished = tuple(walk.unfinished.values())
     return Verification(walk.entries, walk.records, walk.older, end, tuple(walk.remarks), unfinished)
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
+class _Gap(msgspec.Struct, frozen=True):
     """The record that belongs at this line is missing."""
 
     after: Link
@@ -143,9 +249,11 @@ class _Walk:
     _last_prev: str = ""
     _before: hashlib._Hash = field(default_factory=hashlib.sha256)
     _stray: hashlib._Hash | None = None
-    """Digest of lines that are not records; then where they begin, and whether the last one is complete."""
+    """The digest of lines after the last record that are not records."""
     _stray_at: int = 0
+    """The number of the first of these lines."""
     _stray_ended: bool = True
+    """Whether the last of them is complete."""
 
     def step(self, line: bytes) -> Break | _Gap | None:
         self._number += 1
@@ -155,7 +263,10 @@ class _Walk:
             return self._without_link(line, entry)
         if self._stray is not None and (broken := self._explain_stray(self._stray.hexdigest(), entry, link)):
             return broken
-        if line.removesuffix(b"\n") + b"\n" != _line(entry) or _hash(_content(entry), entry["prev"]) != link.hash:
+        if (
+            line.removesuffix(b"\n") + b"\n" != _line(entry)
+            or _hash(_without(entry, "prev", "hash"), entry["prev"]) != link.hash
+        ):
             return self._break("changed", f"Record {link.seq} was changed after it was written")
         if (problem := self._check_order(entry, link)) is not None:
             return problem
@@ -243,12 +354,8 @@ class _Walk:
         return Break(how, self._number, says)
 
 
-def _own_words(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in ("seq", "prev", "hash")}
-
-
-def _content(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in ("prev", "hash")}
+def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in names}
 
 
 def _hash(content: Mapping[str, Any], prev: str) -> str:
@@ -256,13 +363,13 @@ def _hash(content: Mapping[str, Any], prev: str) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Readable text; a lone surrogate becomes its JSON escape."""
+    """The record as it is written; a lone surrogate becomes its JSON escape."""
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace") + b"\n"
 
 
-def _records(first: int, last: int, one: str = "was", more: str = "were") -> str:
-    return f"Record {first} {one}" if first == last else f"Records {first} to {last} {more}"
+def _records(first: int, last: int, singular: str = "was", plural: str = "were") -> str:
+    return f"Record {first} {singular}" if first == last else f"Records {first} to {last} {plural}"
 
 
 def _older(count: int, followed: bool) -> str:

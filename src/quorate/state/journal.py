@@ -10,22 +10,97 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from quorate.problems import Problem
 from quorate.state.approvals import Approvals
-from quorate.state.entries import CHANGE, INTENT, OUTCOME, PHASE, PLAN, STEP, Folding
-from quorate.state.freeze import Freeze
-from quorate.state.outcomes import Outcome
-from quorate.state.store import StateUnavailable, Store
-from quorate.state.tally import Counted, Reservation, Tally
-from quorate.state.trail import AuditTrail, AuditUnwritable, seconds_of
+from quorate.state.chain import CHANGE, INTENT, OUTCOME, PHASE, PLAN, STEP
+from quorate.state.limits import Counted, Freeze, Reservation, Tally
+from quorate.state.store import StateUnavailable, Store, new_owner
+from quorate.state.trail import UNFINISHED, AuditTrail, AuditUnwritable, Folding, seconds_of
 
 NOBODY = ""
-SLACK = 60.0  # seconds by which clocks of replicas may differ
+SLACK = 60.0
+"""Seconds by which clocks of replicas may differ."""
+
+
+class Outcome(StrEnum):
+    """How a change ended."""
+
+    DONE = "done"
+    WARNINGS = "done with warnings"
+    STARTED = "started"
+    """A run was started, which does the work later."""
+    PARTLY = "partly done"
+    NOT_DONE = "not done"
+    """Nothing was sent, or PVE shows no trace of it."""
+    FAILED = "failed"
+    COMMAND_FAILED = "command failed"
+    """The command ran and ended with an error, or was stopped at its time limit."""
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+    """It was sent, or may have been, and its result cannot be determined."""
+    INTERRUPTED = "interrupted"
+    """The caller disconnected. The steps show what was sent by then; the result is looked up later."""
+    UNFINISHED = UNFINISHED
+    """Begun, and no outcome is written: the process still works on it, or it died."""
+    REFUSED = "refused"
+    ASKED = "asked"
+    DRY_RUN = "dry run"
+    NOTHING = "nothing to do"
+    TERMINAL_OPENED = "terminal opened"
+    TERMINAL_CLOSED = "terminal closed"
+
+
+class StepState(StrEnum):
+    """The state of one call or action."""
+
+    NOT_TRIED = "not tried"
+    SENT = "sent"
+    """Sent, or answered with a task that was not followed to its end."""
+    RUNNING = "running"
+    DONE = "done"
+    WARNINGS = "warnings"
+    STARTED = "started"
+    """A run was started."""
+    FAILED = "failed"
+    COMMAND_FAILED = "command failed"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_done(self) -> bool:
+        return self in (StepState.DONE, StepState.WARNINGS, StepState.STARTED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether PVE may know more about it later."""
+        return self in (StepState.SENT, StepState.RUNNING, StepState.UNKNOWN)
+
+
+def overall(states: Sequence[StepState]) -> Outcome:
+    """The outcome of a change whose steps ended in these states."""
+    distinct = set(states)
+    if distinct <= {StepState.DONE}:
+        return Outcome.DONE
+    if distinct <= {StepState.DONE, StepState.WARNINGS}:
+        return Outcome.WARNINGS
+    if distinct <= {StepState.DONE, StepState.WARNINGS, StepState.STARTED}:
+        return Outcome.STARTED
+    if distinct == {StepState.NOT_TRIED}:
+        return Outcome.NOT_DONE
+    if distinct <= {StepState.COMMAND_FAILED, StepState.NOT_TRIED}:
+        return Outcome.COMMAND_FAILED
+    if distinct & {StepState.UNKNOWN, StepState.SENT}:
+        return Outcome.UNKNOWN
+    if StepState.RUNNING in distinct and StepState.FAILED not in distinct:
+        return Outcome.RUNNING
+    if any(state.is_done for state in distinct) or StepState.RUNNING in distinct:
+        return Outcome.PARTLY
+    return Outcome.FAILED
 
 
 def new_change_id() -> str:
@@ -47,7 +122,7 @@ class Journal:
         self.tally = Tally(store, self._destroyed_since, self._is_over)
         self._store = store
         self._approvals = Approvals(store)
-        self._owner = f"{secrets.randbits(62):016x}"
+        self._owner = new_owner()
         self._owed: dict[str, tuple[dict[str, Any], bool]] = {}
         """Outcomes that could not be written when they were known."""
         self.running: set[str] = set()
@@ -57,22 +132,23 @@ class Journal:
         await self.trail.ensure_writable()
 
     async def record(self, entry: Mapping[str, Any], change: str = "") -> None:
-        """One record for what changes nothing: a dry run, a refusal. `change`: under which it used an approval."""
+        """Write one record about what changed nothing: a dry run, a refusal.
+
+        `change` is the id under which it has used an approval.
+        """
         await self.trail.record(entry)
         if change:
             await self._show_outcome(change, entry)
 
     def change(self, id: str | None = None) -> Change:
-        """A change that is about to begin. A run chooses the id itself, so that it can look for the entry later."""
+        """A new change. A run chooses its id itself, so that it can look for the entry later."""
         return Change(self, id or new_change_id())
 
     async def entry(self, change: str, since: float = 0.0) -> dict[str, Any] | None:
         """The entry of a change that began after `since`; None if its intent was never written."""
         folding = Folding()
-        async for line in self.trail.newest_first():
-            if (seconds_of(line.get("time")) or since) < since - SLACK:
-                break
-            entry = folding.fold_back(line)
+        async for record in self._newest_since(since):
+            entry = folding.fold_back(record)
             if entry is not None and entry.get(CHANGE) == change:
                 return entry
         return None
@@ -92,17 +168,15 @@ class Journal:
         if not gone:
             return []
         await self._store.hold(self._owner)
-        taken = [row["id"] for row in rows if row["owner"] in gone and await self._claim(row["id"], row["owner"])]
-        return await self._entries_of(taken)
+        claimed = [row["id"] for row in rows if row["owner"] in gone and await self._claim(row["id"], row["owner"])]
+        return await self._entries_of(claimed)
 
     async def tasks_since(self, time: float) -> set[str]:
         """The tasks that changes have started since then, as far as their answers are recorded."""
-        found: set[str] = set()
-        async for line in self.trail.newest_first():
-            if (seconds_of(line.get("time")) or time) < time - SLACK:
-                break
-            found.update(str(one) for one in (line.get("task"), *_as_list(line.get("tasks"))) if one)
-        return found
+        tasks: set[str] = set()
+        async for record in self._newest_since(time):
+            tasks.update(str(task) for task in (record.get("task"), *_as_list(record.get("tasks"))) if task)
+        return tasks
 
     async def unanswered_calls(self, since: float) -> set[tuple[str, str]]:
         """Method and path of the calls that living processes may have sent but whose answers are not recorded yet.
@@ -113,16 +187,16 @@ class Journal:
         others = {row["owner"] for row in rows} - {NOBODY, self._owner}
         alive = {owner for owner in others if await self._store.is_held(owner)}
         living = {row["id"] for row in rows if row["owner"] in alive} | self.running
-        found: set[tuple[str, str]] = set()
+        calls: set[tuple[str, str]] = set()
         folding = Folding()
-        async for line in self.trail.newest_first():
-            if not living or (seconds_of(line.get("time")) or since) < since - SLACK:
+        async for record in self._newest_since(since):
+            if not living:
                 break
-            entry = folding.fold_back(line)
+            entry = folding.fold_back(record)
             if entry is not None and entry.get(CHANGE) in living:
                 living.discard(entry[CHANGE])
-                found |= set(_unanswered_calls(entry))
-        return found
+                calls |= set(_unanswered_calls(entry))
+        return calls
 
     async def give_back(self, change: str) -> None:
         """Give the change back: it cannot be closed now, and any process may try again later."""
@@ -132,21 +206,21 @@ class Journal:
 
     async def close(self, change: str, entry: Mapping[str, Any], *, final: bool) -> None:
         """Write the outcome. One that is not final is looked up again later."""
-        line = {CHANGE: change, PHASE: OUTCOME, "final": final, **entry}
+        record = {CHANGE: change, PHASE: OUTCOME, "final": final, **entry}
         try:
-            await self.trail.record(line)
+            await self.trail.record(record)
         except AuditUnwritable:
-            self._owed[change] = (line, final)
+            self._owed[change] = (record, final)
             raise
-        await self._show_outcome(change, line)
+        await self._show_outcome(change, record)
         await self._forget(change, final)
 
     async def settle_debts(self) -> None:
         """Write the outcomes that could not be written before. Raises AuditUnwritable if they still cannot."""
-        for change, (line, final) in list(self._owed.items()):
-            await self.trail.record(line)
+        for change, (record, final) in list(self._owed.items()):
+            await self.trail.record(record)
             self._owed.pop(change, None)
-            await self._show_outcome(change, line)
+            await self._show_outcome(change, record)
             await self._forget(change, final)
 
     async def finish(self) -> None:
@@ -175,7 +249,7 @@ class Journal:
         except (OSError, Problem) as error:
             with suppress(StateUnavailable):
                 await self._forget(change, final=True)
-                await self.tally.withdraw(change, [one.place for one in reserved])
+                await self.tally.withdraw(change, [reservation.place for reservation in reserved])
             if isinstance(error, Problem) and not isinstance(error, StateUnavailable):
                 raise
             raise self.trail.unwritable("so nothing is changed", error) from None
@@ -184,19 +258,25 @@ class Journal:
         return owner == self._owner and change not in self.running
 
     async def _destroyed_since(self, place: str, since: float) -> list[Counted]:
-        """The destructive steps that the trail shows for a place, where nothing was counted yet."""
+        """The destructive steps that the trail shows for a place where nothing was counted yet."""
         counted: list[Counted] = []
-        async for line in self.trail.newest_first():
-            begun = seconds_of(line.get("time"))
-            if begun is not None and begun < since - SLACK:
-                break
-            if line.get(PHASE) == INTENT and line.get("risk") == "destroy" and begun is not None:
-                steps = [one for one in _as_list(line.get("wire")) if place in ("", one.get("cluster"))]
-                counted += [Counted(str(line.get(CHANGE)), NOBODY, begun, len(steps))] if steps else []
+        async for record in self._newest_since(since):
+            begun = seconds_of(record.get("time"))
+            if record.get(PHASE) == INTENT and record.get("risk") == "destroy" and begun is not None:
+                steps = [step for step in _as_list(record.get("wire")) if place in ("", step.get("cluster"))]
+                counted += [Counted(str(record.get(CHANGE)), NOBODY, begun, len(steps))] if steps else []
         return counted[::-1]
 
+    async def _newest_since(self, time: float) -> AsyncIterator[dict[str, Any]]:
+        """The records since then, newest first. Clocks of replicas differ, so a few older ones may be among them."""
+        async for record in self.trail.newest_first():
+            written = seconds_of(record.get("time"))
+            if written is not None and written < time - SLACK:
+                break
+            yield record
+
     async def still_ours(self) -> None:
-        """Raises StateUnavailable if other processes might take us for dead."""
+        """Raises StateUnavailable if other processes might consider this one dead."""
         await self._store.hold(self._owner)
 
     async def _claim(self, change: str, owner: str) -> bool:
@@ -206,13 +286,16 @@ class Journal:
             )
         )
 
-    async def _show_outcome(self, change: str, line: Mapping[str, Any]) -> None:
+    async def _show_outcome(self, change: str, record: Mapping[str, Any]) -> None:
         """Show it with the approval. If the store is unavailable, it is shown when the change is forgotten."""
         with suppress(StateUnavailable):
-            await self._approvals.record_outcome(change, str(line.get("outcome", "")))
+            await self._approvals.record_outcome(change, str(record.get("outcome", "")))
 
     async def _forget(self, change: str, final: bool) -> None:
-        """If the store is unavailable, the row stays until someone finds that the change is closed."""
+        """Remove its row, or let any process look it up again if its outcome is not final.
+
+        If the store is unavailable, the row stays until a process notices that the change is closed.
+        """
         with suppress(StateUnavailable):
             if final:
                 await self._store.execute("DELETE FROM quorate_changes WHERE id = $1", change)
@@ -220,25 +303,26 @@ class Journal:
                 await self.give_back(change)
 
     async def _entries_of(self, changes: Iterable[str]) -> list[UnfinishedChange]:
-        wanted = set(changes)
-        found: list[UnfinishedChange] = []
+        """The entries of these changes, oldest first, without those that are closed already."""
+        missing = set(changes)
+        unfinished: list[UnfinishedChange] = []
         folding = Folding()
-        async for line in self.trail.newest_first():
-            if not wanted:
+        async for record in self.trail.newest_first():
+            if not missing:
                 break
-            entry = folding.fold_back(line)
-            if entry is None or entry.get(CHANGE) not in wanted:
+            entry = folding.fold_back(record)
+            if entry is None or entry.get(CHANGE) not in missing:
                 continue
-            wanted.discard(entry[CHANGE])
+            missing.discard(entry[CHANGE])
             if entry.get("final", False):
                 await self._show_outcome(entry[CHANGE], entry)
                 await self._forget(entry[CHANGE], final=True)
             else:
-                found.append(UnfinishedChange(entry[CHANGE], entry))
-        for change in wanted:  # its process died before the intent was written, so nothing was sent
+                unfinished.append(UnfinishedChange(entry[CHANGE], entry))
+        for change in missing:  # its process died before the intent was written, so nothing was sent
             await self._show_outcome(change, {"outcome": Outcome.NOT_DONE.value})
             await self._forget(change, final=True)
-        return found[::-1]
+        return unfinished[::-1]
 
 
 @dataclass(slots=True)
@@ -265,7 +349,7 @@ class Change:
             raise
 
     async def replan(self, entry: Mapping[str, Any]) -> None:
-        """Another plan replaces the first."""
+        """Record a plan that replaces the first one."""
         await self._append({PHASE: PLAN, **entry})
         self.ensure_writable()
 
@@ -282,7 +366,7 @@ class Change:
             raise self.broken
 
     async def ensure_ours(self) -> None:
-        """Called before every request: what cannot be recorded, or looks like a dead process's, is not sent."""
+        """Called before every request. Raises AuditUnwritable if it could not be recorded or seemed abandoned."""
         self.ensure_writable()
         try:
             await self.journal.still_ours()
@@ -291,7 +375,7 @@ class Change:
 
     async def _append(self, entry: Mapping[str, Any]) -> None:
         try:
-            await self._in_turn(self._append_line({CHANGE: self.id, **entry}))
+            await self._in_turn(self._append_record({CHANGE: self.id, **entry}))
         except AuditUnwritable as problem:
             self.broken = problem
 
@@ -302,15 +386,15 @@ class Change:
 
         await self.journal.trail.writes.run(write())
 
-    async def _append_line(self, line: Mapping[str, Any]) -> None:
+    async def _append_record(self, record: Mapping[str, Any]) -> None:
         try:
-            await self.journal.trail.append(line)
+            await self.journal.trail.append(record)
         except (OSError, StateUnavailable) as error:
             raise self.journal.trail.unwritable("so nothing more is sent", error) from None
 
 
 def _unanswered_calls(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    answered = {str(one.get("step")) for one in _as_list(entry.get("answers"))}
+    answered = {str(answer.get("step")) for answer in _as_list(entry.get("answers"))}
     for number, step in enumerate(_as_list(entry.get("wire")), 1):
         if str(number) not in answered and isinstance(step, Mapping):
             for call in (step, *_as_list(step.get("calls"))):

@@ -84,7 +84,7 @@ class Passphrase:
             raise Conflict("Someone else has set the passphrase at the same time", next_step="Try it, or ask them")
 
     async def verify(self, text: str) -> bool:
-        """Whether it is the passphrase. Raises PassphraseLocked after too many wrong tries."""
+        """Check a passphrase. Raises PassphraseLocked after too many wrong tries."""
         record = await self.ensure_set()
         await self._count_try()
         right = await asyncio.to_thread(_matches, text, record)
@@ -133,14 +133,13 @@ async def _hash(text: str) -> str:
 
 def _matches(text: str, record: str) -> bool:
     _, cost, block, lanes, salt, digest = record.split("$")
-    found = derive_key(text, base64.b64decode(salt), int(cost), int(block), int(lanes))
-    return hmac.compare_digest(found, base64.b64decode(digest))
+    derived = derive_key(text, base64.b64decode(salt), int(cost), int(block), int(lanes))
+    return hmac.compare_digest(derived, base64.b64decode(digest))
 
 
 def derive_key(text: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
     """32 bytes from a passphrase, at a cost that makes guessing slow."""
-    typed = unicodedata.normalize("NFKC", text).encode(
-        errors="surrogatepass"
-    )  # keyboards spell the same letter differently
+    normalized = unicodedata.normalize("NFKC", text)  # keyboards spell the same letter differently
+    typed = normalized.encode(errors="surrogatepass")
     room = 128 * block * (cost + lanes + 2)
     return hashlib.scrypt(typed, salt=salt, n=cost, r=block, p=lanes, maxmem=room, dklen=32)

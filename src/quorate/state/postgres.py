@@ -15,7 +15,7 @@ from quorate.state.store import Row, StateUnavailable
 CONNECTIONS = 4
 ANSWER_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
-SCHEMA_LOCK = 0x51756F72617465  # "Quorate": one replica at a time makes the tables
+SCHEMA_LOCK = 0x51756F72617465  # "Quorate": one replica at a time creates the tables
 
 _HOST = r"(?:[\w.-]*|\[[\da-fA-F:]+\])(?::\d+)?"
 # Shown only if every character is understood; otherwise it might contain a part of the password.
@@ -26,8 +26,8 @@ _LOCATION = re.compile(
 
 def safe_address(location: str) -> str:
     """The address without user, password and options."""
-    found = _LOCATION.fullmatch(location)
-    return f"PostgreSQL {found['hosts']}{found['name'] or ''}" if found else "PostgreSQL"
+    parts = _LOCATION.fullmatch(location)
+    return f"PostgreSQL {parts['hosts']}{parts['name'] or ''}" if parts else "PostgreSQL"
 
 
 class PostgresDatabase:
@@ -95,13 +95,13 @@ class PostgresDatabase:
                 self._names.add(name)
 
     async def is_held(self, name: str) -> bool:
-        found = await self.fetch(
+        locks = await self.fetch(
             """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
                 AND (classid::bigint << 32) | objid::bigint = $1""",
             _key(name),
         )
-        return bool(found)
+        return bool(locks)
 
     async def close(self) -> None:
         if self._holder is not None:
@@ -112,7 +112,7 @@ class PostgresDatabase:
             self._pool.terminate()
 
     async def _release(self, holder: Any) -> None:
-        """Now, so that another replica takes over at once: the server may notice a lost connection later."""
+        """Release the locks now, because the server may notice a lost connection late and delay other replicas."""
         with contextlib.suppress(Exception):  # whatever is wrong, the end of the connection releases everything
             await asyncio.wait_for(holder.execute("SELECT pg_advisory_unlock_all()"), CLOSE_SECONDS)
         holder.terminate()
@@ -130,13 +130,13 @@ async def _upgrade(pool: Any, place: str) -> None:
 
 
 def _key(name: str) -> int:
-    """Names are hexadecimal numbers, because PostgreSQL's locks are numbered."""
+    """The number of the lock; `new_owner` makes names that are hexadecimal numbers."""
     return int(name, 16)
 
 
 @asynccontextmanager
 async def _translate_errors(place: str) -> AsyncIterator[None]:
-    """Converts the driver's errors."""
+    """Raise StateUnavailable instead of the driver's errors."""
     import asyncpg
 
     try:

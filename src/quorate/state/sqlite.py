@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quorate.state.file_lock import NamedLocks, locked_folder
 from quorate.state.schema import NEWEST, READ_VERSION, VERSION_TABLE, WRITE_VERSION, statements_since
 from quorate.state.store import Row, StateUnavailable
 
@@ -60,6 +61,56 @@ class SqliteDatabase:
 
     async def _in_worker(self, work: Callable[[], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, _translate_errors(self._file, work))
+
+
+class NamedLocks:
+    """Locks that end with the process: one file per name, locked while its holder lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._handles: dict[str, int] = {}
+
+    def hold(self, name: str) -> None:
+        if name in self._handles:
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        self._handles[name] = handle
+
+    def is_held(self, name: str) -> bool:
+        """Also removes the file of a holder that is gone, because names are never reused."""
+        if name in self._handles:
+            return True
+        try:
+            handle = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (self._folder / name).unlink(missing_ok=True)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def release(self) -> None:
+        for name, handle in self._handles.items():
+            (self._folder / name).unlink(missing_ok=True)
+            os.close(handle)
+        self._handles.clear()
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder, not the file: closing a handle of a SQLite file would drop SQLite's own locks on it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _connect(file: Path) -> sqlite3.Connection:

@@ -1,21 +1,29 @@
-"""Where the state lives: one SQLite file, or a PostgreSQL database that several replicas share."""
+"""Where the state lives: one SQLite file, or a PostgreSQL database that several replicas share.
+
+Next to the access to its tables, this module has what several of them need: ids, JSON records and leases.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import secrets
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import msgspec
 
 from quorate.problems import Problem, ProblemCode
 
 if TYPE_CHECKING:
-    from quorate.pve.clock import Clock
+    from quorate.pve.connection import Clock
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]+)://")
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # none that look alike when read aloud or typed
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 class StateUnavailable(Problem):
@@ -123,17 +131,17 @@ class Store:
 
 def open_store(location: str, *, clock: Clock) -> Store:
     """The path of a file or `postgresql://user:password@host/name`. Nothing is opened before the first use."""
-    found = _SCHEME.match(location)
-    if found and found["scheme"] not in ("postgresql", "postgres"):
+    address = _SCHEME.match(location)
+    if address and address["scheme"] not in ("postgresql", "postgres"):
         raise StateUnavailable(
-            f"State cannot be kept in {found['scheme']}://",
+            f"State cannot be kept in {address['scheme']}://",
             next_step="Give the path of a file, or postgresql://user:password@host/name",
         )
-    return Store(location if found else str(Path(location).expanduser()), clock=clock)
+    return Store(location if address else str(Path(location).expanduser()), clock=clock)
 
 
 async def shared_key(store: Store, name: str) -> bytes:
-    """A key that all replicas share, created by the first to ask.
+    """The key of this name, which all replicas share; the first one that asks for it creates it.
 
     It seals what a client carries between two requests: the name of a question, not a privilege. The owner of the
     database could answer approvals in it as well, so the key gives nothing more away.
@@ -145,8 +153,135 @@ async def shared_key(store: Store, name: str) -> bytes:
     return bytes.fromhex(rows[0]["key"])
 
 
+def new_id(*groups: int) -> str:
+    """A random id that people read and type: `new_id(5, 5)` looks like k7m2q-9xqdh, with five random bits a letter."""
+    return "-".join("".join(secrets.choice(_LETTERS) for _ in range(length)) for length in groups)
+
+
+def normalize_id(text: str) -> str:
+    """The id as it was issued, from what someone typed."""
+    return text.strip().lower()
+
+
+def new_owner() -> str:
+    """A name under which a process holds locks; PostgreSQL numbers its locks, so it is a hexadecimal number."""
+    return f"{secrets.randbits(62):016x}"
+
+
+def placeholders(values: Collection[object], first: int) -> str:
+    """The list for `IN`, such as `$4, $5`, if these values follow others in a statement."""
+    return ", ".join(f"${number}" for number in range(first, first + len(values)))
+
+
 def _storable(value: Any) -> Any:
     """Escape what a database refuses in texts: lone surrogates and NUL."""
     if not isinstance(value, str):
         return value
     return value.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+
+
+class Records(Generic[T]):
+    """JSON documents of type `T` that are found by kind and id only, such as backups and installed services."""
+
+    def __init__(self, store: Store, kind: str, entry: type[T]) -> None:
+        self._store = store
+        self._kind = kind
+        self._entry = entry
+
+    async def find(self, id: str) -> T | None:
+        rows = await self._store.fetch("SELECT entry FROM quorate_records WHERE kind = $1 AND id = $2", self._kind, id)
+        return msgspec.json.decode(rows[0]["entry"], type=self._entry) if rows else None
+
+    async def all(self) -> dict[str, T]:
+        """By id, most recently changed first."""
+        rows = await self._store.fetch(
+            "SELECT id, entry FROM quorate_records WHERE kind = $1 ORDER BY changed DESC, id", self._kind
+        )
+        return {row["id"]: msgspec.json.decode(row["entry"], type=self._entry) for row in rows}
+
+    async def keep(self, id: str, entry: T) -> None:
+        await self._insert(id, entry, "(kind, id) DO UPDATE SET entry = excluded.entry, changed = excluded.changed")
+
+    async def keep_new(self, id: str, entry: T) -> bool:
+        """Keep it unless that id is in use; returns whether it was kept."""
+        return await self._insert(id, entry, "DO NOTHING")
+
+    async def replace(self, id: str, old: T, new: T) -> bool:
+        """Replace it if it is still the old one; returns whether it was replaced."""
+        replaced = await self._store.execute(
+            "UPDATE quorate_records SET entry = $3, changed = $4 WHERE kind = $1 AND id = $2 AND entry = $5",
+            self._kind,
+            id,
+            _encode(new),
+            self._store.clock.time(),
+            _encode(old),
+        )
+        return bool(replaced)
+
+    async def forget(self, id: str) -> None:
+        await self._store.execute("DELETE FROM quorate_records WHERE kind = $1 AND id = $2", self._kind, id)
+
+    async def keep_newest(self, count: int) -> None:
+        """Forget all but the most recently changed ones."""
+        await self._store.execute(
+            "DELETE FROM quorate_records WHERE kind = $1 AND id NOT IN "
+            "(SELECT id FROM quorate_records WHERE kind = $1 ORDER BY changed DESC LIMIT $2)",
+            self._kind,
+            count,
+        )
+
+    async def _insert(self, id: str, entry: T, on_conflict: str) -> bool:
+        inserted = await self._store.execute(
+            "INSERT INTO quorate_records (kind, id, entry, created, changed) VALUES ($1, $2, $3, $4, $4) "  # noqa: S608
+            f"ON CONFLICT {on_conflict}",
+            self._kind,
+            id,
+            _encode(entry),
+            self._store.clock.time(),
+        )
+        return bool(inserted)
+
+
+def _encode(entry: object) -> str:
+    return msgspec.json.encode(entry, enc_hook=str).decode()
+
+
+class Holder(msgspec.Struct, frozen=True):
+    owner: str
+    until: float
+
+
+class Lease:
+    """A job that one process at a time does, among all that share a store.
+
+    The holder renews the lease. Another process takes over at once if the holder's process ends, and after `seconds`
+    if it only hangs.
+    """
+
+    def __init__(self, store: Store, name: str, seconds: float, owner: str = "") -> None:
+        self._store = store
+        self._name = name
+        self._seconds = seconds
+        self._records = Records(store, "lease", Holder)
+        self.owner = owner or new_owner()
+
+    async def take(self) -> bool:
+        """Take or renew the lease; False if another process holds it."""
+        now = self._store.clock.time()
+        ours = Holder(self.owner, now + self._seconds)
+        await self._store.hold(self.owner)
+        if await self._records.keep_new(self._name, ours):
+            return True
+        holder = await self._records.find(self._name)
+        if holder is None:
+            return False  # it was released just now: the next attempt gets it
+        if holder.owner == self.owner and holder.until - now > self._seconds / 2:
+            return True
+        if holder.owner != self.owner and holder.until > now and await self._store.is_held(holder.owner):
+            return False
+        return await self._records.replace(self._name, holder, ours)
+
+    async def release(self) -> None:
+        holder = await self._records.find(self._name)
+        if holder is not None and holder.owner == self.owner:
+            await self._records.forget(self._name)

@@ -24,11 +24,11 @@ ACCESS = ("read", "operate", "admin")
 CACHE_SECONDS = 3.0
 """How long the table is cached: a token that another process revokes works at most this long."""
 AWAY_SECONDS = 15 * 60.0
-"""How long the cache lasts while the store does not answer: changes stop, but reads continue."""
+"""How long the cache is used while the store does not answer: changes stop, but reads continue."""
 PATIENCE_SECONDS = 2.0
 """How long a caller with a known token waits for a hanging store."""
 NEWCOMER_SECONDS = 0.25
-"""How soon a token created by another process is found, and how often unknown tokens cause a lookup."""
+"""How soon a token that another process created works, and how often unknown tokens cause a lookup."""
 USE_NOTED_SECONDS = 60.0
 
 _LOG = logging.getLogger(__name__)
@@ -96,13 +96,13 @@ class Tokens:
             "last_used": None,
             "revoked": None,
         }
-        made = await self._store.execute(
+        created = await self._store.execute(
             """INSERT INTO quorate_tokens
                 (id, name, secret_sha256, access, toolsets, clusters, created, expires, last_used, revoked)
                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING""",
             *row.values(),
         )
-        if not made:
+        if not created:
             raise Conflict(
                 f"A token named {name!r} already exists",
                 next_step=f"Revoke it first, or choose another name than {name!r}",
@@ -131,12 +131,12 @@ class Tokens:
 
     async def verify(self, text: str) -> TokenGrant | None:
         """What this token allows, or None. Takes the same time for an unknown id and a wrong secret."""
-        found = _TOKEN.fullmatch(text)
-        if found is None:
+        parts = _TOKEN.fullmatch(text)
+        if parts is None:
             return None
-        row = await self._row(found["id"])
+        row = await self._row(parts["id"])
         expected = row["secret_sha256"] if row else _sha256("")
-        right = hmac.compare_digest(_sha256(found["secret"]), expected)
+        right = hmac.compare_digest(_sha256(parts["secret"]), expected)
         now = self.clock.time()
         if row is None or not right or row["revoked"] is not None:
             return None
@@ -146,11 +146,11 @@ class Tokens:
         return _grant(row)
 
     async def _row(self, id: str) -> Row | None:
-        """From the whole table, which is small and read at most every few seconds, regardless of the load."""
+        """The token's row, from a copy of the table, which is small and read at most every few seconds."""
         if not self._fresh(id):
             async with self._reading:
                 if not self._fresh(id):
-                    await (self._read_if_there() if self._believable(id) else self._load())
+                    await (self._load_if_available() if self._usable_offline(id) else self._load())
         return self._known.get(id)
 
     async def _load(self) -> None:
@@ -158,7 +158,7 @@ class Tokens:
         self._known = {row["id"]: row for row in rows}
         self._read_at = self.clock.monotonic()
 
-    async def _read_if_there(self) -> None:
+    async def _load_if_available(self) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._load()
@@ -168,11 +168,11 @@ class Tokens:
 
     def _fresh(self, id: str) -> bool:
         now = self.clock.monotonic()
-        if now - self._away_at < CACHE_SECONDS and self._believable(id):
+        if now - self._away_at < CACHE_SECONDS and self._usable_offline(id):
             return True
         return now - self._read_at < (CACHE_SECONDS if id in self._known else NEWCOMER_SECONDS)
 
-    def _believable(self, id: str) -> bool:
+    def _usable_offline(self, id: str) -> bool:
         return id in self._known and self.clock.monotonic() - self._read_at < AWAY_SECONDS
 
     async def _note_use(self, row: Row, now: float) -> None:

@@ -1,24 +1,25 @@
-"""The audit trail: hash-chained records of every attempted change, and their view as one entry each."""
+"""The audit trail: hash-chained records of every attempted change, folded into one entry per change for readers."""
 
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from quorate.problems import Problem, ProblemCode
 from quorate.state import chain
-from quorate.state.canonical import limit_size
-from quorate.state.chain import Link, Verification
-from quorate.state.entries import CHANGE, OUTCOME, PHASE, Folding, fold_change, is_continuation
+from quorate.state.chain import CHANGE, OUTCOME, PHASE, Verification, is_continuation, limit_size
 from quorate.state.store import StateUnavailable, Store
+from quorate.state.trail_storage import TrailStorage, open_storage
 
 COLUMNS = (
     "seq",
@@ -43,6 +44,9 @@ COLUMNS = (
     "hash",
 )
 """Columns of a CSV export; everything else goes into a last column, `more`."""
+UNFINISHED = "unfinished"
+"""The outcome of an entry without one: its process still works on it, or died."""
+_RECORD_FIELDS = ("seq", "prev", "hash", PHASE, CHANGE)
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,56 +92,6 @@ class Filters:
         if time is None:
             return False
         return (self.since is None or time >= self.since) and (self.until is None or time < self.until)
-
-
-class TrailStorage(Protocol):
-    """Where the records are kept."""
-
-    place: str
-    name: str
-    """Its name in the store."""
-
-    async def ensure_writable(self) -> None: ...
-
-    async def append(self, entry: Mapping[str, Any]) -> None: ...
-
-    async def whole(self) -> tuple[AsyncIterator[bytes], Link | None]: ...
-
-    def newest_first(self) -> AsyncIterator[bytes]: ...
-
-
-class AuditHead:
-    """The end of the audit trail as recorded in the store: number and hash of the newest record."""
-
-    def __init__(self, store: Store, name: str) -> None:
-        self._store = store
-        self._name = name
-
-    async def ensure_writable(self) -> None:
-        await self._store.execute("UPDATE quorate_audit_head SET seq = seq WHERE name = $1", self._name)
-
-    async def read(self) -> Link | None:
-        rows = await self._store.fetch("SELECT seq, hash FROM quorate_audit_head WHERE name = $1", self._name)
-        return Link(**rows[0]) if rows else None
-
-    async def move(self, known: Link | None, to: Link) -> None:
-        """Move the head, but only from the known one: a head that differs is evidence and stays."""
-        if known is None:
-            await self._store.execute(
-                "INSERT INTO quorate_audit_head (name, seq, hash) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-                self._name,
-                to.seq,
-                to.hash,
-            )
-            return
-        await self._store.execute(
-            "UPDATE quorate_audit_head SET seq = $1, hash = $2 WHERE name = $3 AND seq = $4 AND hash = $5",
-            to.seq,
-            to.hash,
-            self._name,
-            known.seq,
-            known.hash,
-        )
 
 
 class Writes:
@@ -186,7 +140,7 @@ class AuditTrail:
 
     async def verify(self) -> Verification:
         """Whether the chain is intact, or where it breaks first and how."""
-        lines, head = await self._storage.whole()
+        lines, head = await self._storage.read_all()
         return await chain.verify(lines, head)
 
     async def append(self, entry: Mapping[str, Any]) -> None:
@@ -196,8 +150,8 @@ class AuditTrail:
     async def newest_first(self) -> AsyncIterator[dict[str, Any]]:
         """Every readable record, newest first."""
         async for line in self._storage.newest_first():
-            if (entry := chain.parse_line(line)) is not None:
-                yield entry
+            if (record := chain.parse_line(line)) is not None:
+                yield record
 
     async def entries(
         self,
@@ -207,22 +161,22 @@ class AuditTrail:
         before: int | None = None,
     ) -> list[dict[str, Any]]:
         """The newest matching entries, newest last; with `before`, only those that began before that record."""
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         folding = Folding()
-        async for line in self.newest_first():
-            if len(found) >= limit:
+        async for record in self.newest_first():
+            if len(entries) >= limit:
                 break
-            entry = folding.fold_back(line)
+            entry = folding.fold_back(record)
             if entry is not None and filters.accept(entry) and (before is None or entry.get("seq", 0) < before):
-                found.append(entry)
-        return found[::-1]
+                entries.append(entry)
+        return entries[::-1]
 
     async def entry(self, seq: int) -> dict[str, Any] | None:
         """The entry that begins with this record."""
         folding = Folding()
-        async for line in self.newest_first():
-            entry = folding.fold_back(line)
-            if line.get("seq", 0) <= seq:
+        async for record in self.newest_first():
+            entry = folding.fold_back(record)
+            if record.get("seq", 0) <= seq:
                 return entry if entry is not None and entry.get("seq") == seq else None
         return None
 
@@ -234,53 +188,54 @@ class AuditTrail:
                 if filters.accept(entry):
                     yield _csv_line(_cells(entry))
             return
-        wanted = {entry[CHANGE] async for entry in self._oldest_first() if CHANGE in entry and filters.accept(entry)}
-        lines, _ = await self._storage.whole()
+        changes = {entry[CHANGE] async for entry in self._oldest_first() if CHANGE in entry and filters.accept(entry)}
+        lines, _ = await self._storage.read_all()
         async for line in lines:
-            found = chain.parse_line(line)
-            if found is not None and (found[CHANGE] in wanted if CHANGE in found else filters.accept(found)):
+            record = chain.parse_line(line)
+            if record is not None and (record[CHANGE] in changes if CHANGE in record else filters.accept(record)):
                 yield line.decode(errors="replace").rstrip("\n") + "\n"
 
     async def _oldest_first(self) -> AsyncIterator[dict[str, Any]]:
-        """Each entry when its last record is reached; those without an outcome come last.
+        """Each entry when its last outcome is reached; those without an outcome come last.
 
-        Few changes have records after their first outcome. A first pass finds those, so the second holds no more in
-        memory than the changes that ran at the same time.
+        Few changes have more than one outcome. A first pass finds those, so the second holds no more in memory than
+        the changes that ran at the same time.
         """
-        late = await self._written_about_later()
-        going_on: dict[str, list[dict[str, Any]]] = {}
-        async for line in self._read_entries():
-            if CHANGE not in line:
-                yield line
+        late = await self._last_records()
+        unclosed: dict[str, list[dict[str, Any]]] = {}
+        async for record in self._records():
+            if CHANGE not in record:
+                yield record
                 continue
-            change = str(line[CHANGE])
-            lines = going_on.setdefault(change, [])
-            lines.append(line)
-            if line.get(PHASE) == OUTCOME and late.get(change, line["seq"]) == line["seq"]:
-                yield fold_change(lines[0], going_on.pop(change)[1:])
-        for lines in going_on.values():
-            yield fold_change(lines[0], lines[1:])
+            change = str(record[CHANGE])
+            unclosed.setdefault(change, []).append(record)
+            if record.get(PHASE) == OUTCOME and late.get(change, record["seq"]) == record["seq"]:
+                intent, *later = unclosed.pop(change)
+                yield fold_change(intent, later)
+        for intent, *later in unclosed.values():
+            yield fold_change(intent, later)
 
-    async def _written_about_later(self) -> dict[str, int]:
-        """Changes with records after their first outcome, and the number of the last one."""
-        open_changes: set[str] = set()
+    async def _last_records(self) -> dict[str, int]:
+        """Changes with more than one outcome, and the number of the record with the last one."""
+        without_outcome: set[str] = set()
         late: dict[str, int] = {}
-        async for line in self._read_entries():
-            change = str(line.get(CHANGE, ""))
-            if change and not is_continuation(line):
-                open_changes.add(change)
-            elif line.get(PHASE) == OUTCOME:
-                if change in open_changes:
-                    open_changes.discard(change)
+        async for record in self._records():
+            change = str(record.get(CHANGE, ""))
+            if change and not is_continuation(record):
+                without_outcome.add(change)
+            elif record.get(PHASE) == OUTCOME:
+                if change in without_outcome:
+                    without_outcome.discard(change)
                 else:
-                    late[change] = line["seq"]
+                    late[change] = record["seq"]
         return late
 
-    async def _read_entries(self) -> AsyncIterator[dict[str, Any]]:
-        lines, _ = await self._storage.whole()
+    async def _records(self) -> AsyncIterator[dict[str, Any]]:
+        """Every readable record, oldest first."""
+        lines, _ = await self._storage.read_all()
         async for line in lines:
-            if (entry := chain.parse_line(line)) is not None:
-                yield entry
+            if (record := chain.parse_line(line)) is not None:
+                yield record
 
     async def close(self) -> None:
         """Finish the writes in progress."""
@@ -305,14 +260,54 @@ class AuditTrail:
 
 
 def open_trail(store: Store, file: Path) -> AuditTrail:
-    """The audit trail in a file, or in the store if replicas share it. Nothing is opened before the first use."""
-    if store.shared:
-        from quorate.state.trail_table import TrailTable
+    """The audit trail in the file, or in the store if replicas share it. Nothing is opened before the first use."""
+    return AuditTrail(open_storage(store, file))
 
-        return AuditTrail(TrailTable(store))
-    from quorate.state.trail_file import TrailFile
 
-    return AuditTrail(TrailFile(file, store))
+def fold_change(intent: Mapping[str, Any], later: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One entry: the intent, every answer under `answers`, and the last outcome."""
+    entry: dict[str, Any] = {name: value for name, value in intent.items() if name != PHASE}
+    entry |= {"outcome": UNFINISHED, "final": False}
+    answers: list[dict[str, Any]] = []
+    for record in later:
+        content = {name: value for name, value in record.items() if name not in _RECORD_FIELDS}
+        match record.get(PHASE):
+            case "step":
+                answers.append(content)
+            case "plan":
+                entry |= content
+                entry.setdefault("earlier_answers", []).extend(answers)
+                answers = []
+            case _:
+                entry |= {("closed" if name == "time" else name): value for name, value in content.items()}
+                entry["closed_by"] = record.get("seq")
+    if answers:
+        entry["answers"] = answers
+        entry.setdefault("tasks", [answer["task"] for answer in answers if "task" in answer])
+    return entry
+
+
+class Folding:
+    """Folds records into entries while a trail is read newest first."""
+
+    def __init__(self) -> None:
+        self._later: dict[str, list[dict[str, Any]]] = {}
+
+    def fold_back(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """The entry once its first record is reached, otherwise None."""
+        if CHANGE not in record:
+            return record
+        if is_continuation(record):
+            self._later.setdefault(str(record[CHANGE]), []).append(record)
+            return None
+        return fold_change(record, reversed(self._later.pop(str(record[CHANGE]), [])))
+
+
+def fold(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of these records, oldest first."""
+    folding = Folding()
+    entries = [folding.fold_back(record) for record in reversed(list(records))]
+    return [entry for entry in reversed(entries) if entry is not None]
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
@@ -320,15 +315,15 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         _LOG.error("%s", error)
 
 
-def _fits(wanted: str | None, value: object) -> bool:
-    if wanted is None:
+def _fits(pattern: str | None, value: object) -> bool:
+    if pattern is None:
         return True
     parts = value.values() if isinstance(value, Mapping) else (value,)
-    return any(fnmatchcase(str(part), wanted) for part in parts if part is not None)
+    return any(fnmatchcase(str(part), pattern) for part in parts if part is not None)
 
 
 def _target_words(entry: Mapping[str, Any]) -> Iterator[str]:
-    """What the change names: values of arguments, and words of its plan and its calls."""
+    """Words that may name a target: the values of the arguments, and the words of the plan and its calls."""
     pending: list[object] = [entry.get("arguments")]
     while pending:
         value = pending.pop()
@@ -343,12 +338,12 @@ def _target_words(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def seconds_of(text: object) -> float | None:
-    """The time of an entry, or None."""
+    """The `time` of a record in seconds since the epoch, or None if it is missing or not a time."""
     try:
-        found = datetime.fromisoformat(str(text))
+        time = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
@@ -357,7 +352,7 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """A CSV cell. What a spreadsheet would read as a formula is quoted, because strangers may have written it."""
+    """A CSV cell. What a spreadsheet would read as a formula is quoted, because it may come from a stranger."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -365,9 +360,6 @@ def _cell(value: object) -> str:
 
 
 def _csv_line(cells: tuple[str, ...] | list[str]) -> str:
-    import csv
-    import io
-
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()

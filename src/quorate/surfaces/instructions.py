@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorate.config import Access, Approval
-from quorate.operations.registry import Operation
-from quorate.operations.toolsets import left_out, option_adding
-from quorate.pipeline.gate import Gate
+from quorate.operations.registry import Operation, left_out, option_adding
+from quorate.pipeline.caller import Gate
 
 _APPROVAL = {
     Approval.ASK: (
@@ -42,7 +41,7 @@ _HOMELAB = (
 
 def instructions(gates: Sequence[Gate], visible: Sequence[Operation], approval: Approval) -> str:
     """Write the instructions, always under 2,000 characters. There is one gate per cluster."""
-    gate = max(gates, key=lambda one: one.access.rank())
+    gate = max(gates, key=lambda candidate: candidate.access.rank())
     names = {operation.name for operation in visible}
     homelab = any(operation.about_homelab for operation in visible)
     hosts_only = homelab and all(operation.about_homelab for operation in visible)
@@ -89,7 +88,7 @@ def _levels(gates: Sequence[Gate]) -> str:
 def _level(gate: Gate, visible: Sequence[Operation]) -> str:
     if not _can_change(gate, visible):
         return "Nothing can be changed; tools for changes are not listed. Only the operator can raise it (--access)."
-    return "Only the operator can raise it." if gate.access is not Access.ADMIN else "It restricts nothing."
+    return "Only the operator can raise it." if gate.access is not Access.ADMIN else "Rules and approvals still apply."
 
 
 def _switched_off(chosen: frozenset[str]) -> list[str]:

@@ -15,18 +15,16 @@ from msgspec import Meta
 
 from quorate.documents import Unreadable, read_json
 from quorate.hints import Hint, Naming, ToolHint
+from quorate.operations.arguments import TakenElsewhere, WrongArguments, decode
 from quorate.operations.registry import Operation, Risk, Table, find_operation, operations, schema_of
-from quorate.pipeline.arguments import TakenElsewhere, WrongArguments, decode
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller, Exchange
-from quorate.pipeline.invocation import Result
-from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.pipeline import Pipeline, Result
 from quorate.problems import BadArgument, Problem
 from quorate.suggestions import did_you_mean, similar_tools
 from quorate.surfaces import rendering
-from quorate.surfaces.argument_help import arguments_of, first_sentence, needed_arguments
+from quorate.surfaces.arguments import arguments_of, first_sentence, needed_arguments
 from quorate.surfaces.instructions import instructions
-from quorate.surfaces.native import NativeSurface, allowed_risk, hints, missing_access, name_tool_beyond_access
-from quorate.surfaces.surface import answer
+from quorate.surfaces.native import NativeSurface, allowed_risk, answer, hints, missing_access, name_tool_beyond_access
 from quorate.surfaces.tool_search import Finder
 
 SHOWN = 5
@@ -101,7 +99,7 @@ class LeanSurface:
         """The tools with which this caller can do something."""
         caller = caller.with_exposure(ALL_BY_DEFAULT)
         visible = self._pipeline.visible(caller)
-        return [FIND, *(tool for tool in RUNNERS if any(self._runs(tool, one, caller) for one in visible))]
+        return [FIND, *(tool for tool in RUNNERS if any(self._runs(tool, operation, caller) for operation in visible))]
 
     def knows(self, name: str) -> bool:
         return name in TOOLS
@@ -120,10 +118,10 @@ class LeanSurface:
         tool = TOOLS.get(name)
         if tool is None:
             raise BadArgument(f"There is no tool {name!r}", next_step=self._advise_instead(name, exchange.caller))
-        given = _decode_arguments(tool, arguments)
+        decoded = _decode_arguments(tool, arguments)
         if tool is FIND:
-            return answer(Result(self._find(exchange.caller, given["words"], given["operation"])))
-        return await self._run(tool, given["operation"], given["arguments"], exchange)
+            return answer(Result(self._find(exchange.caller, decoded["words"], decoded["operation"])))
+        return await self._run(tool, decoded["operation"], decoded["arguments"], exchange)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -182,10 +180,14 @@ class LeanSurface:
 
     def _operation(self, name: str) -> Operation:
         """Find an operation, even one that is switched off: the pipeline refuses it with the reason."""
-        if found := find_operation(name):
-            return found
+        if operation := find_operation(name):
+            return operation
         plain_words = " " in name.strip()
-        near = [one.name for one in self._finder.find(name)[:3]] if plain_words else similar_tools(name, operations())
+        near = (
+            [operation.name for operation in self._finder.find(name)[:3]]
+            if plain_words
+            else similar_tools(name, operations())
+        )
         hint = did_you_mean(near) if near else f"{FIND.name} finds operations by plain words"
         raise BadArgument(f"There is no operation {name!r}", next_step=hint)
 
@@ -197,14 +199,17 @@ class LeanSurface:
         visible = self._pipeline.visible(caller)
         if words is None:
             return _by_toolset(visible)
-        found = self._finder.find(words)
-        shown = [one for one in found if one in visible][:SHOWN]
-        rows = [[one.name, self._runners(one, caller), needed_arguments(one), first_sentence(one)] for one in shown]
+        hits = self._finder.find(words)
+        shown = [hit for hit in hits if hit in visible][:SHOWN]
+        rows = [
+            [operation.name, self._runners(operation, caller), needed_arguments(operation), first_sentence(operation)]
+            for operation in shown
+        ]
         table = Table(("operation", "run_with", "needs", "summary"), rows, total=len(rows))
         if not shown:
             table.facts["next"] = f"Try other words, or {FIND.name} without any for the names of all operations"
-        if found and found[0] not in visible:
-            table.facts["not_available"] = self._objection(found[0], caller)
+        if hits and hits[0] not in visible:
+            table.facts["not_available"] = self._objection(hits[0], caller)
         return table
 
     def _describe(self, operation: Operation, caller: Caller) -> dict[str, Any]:
@@ -237,20 +242,20 @@ class LeanSurface:
 
 
 def _decode_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    given = dict(arguments)
-    if tool is FIND and "query" in given and "words" not in given:  # what most search tools call it
-        given["words"] = given.pop("query")
-    if isinstance(text := given.get("arguments"), str):  # how some clients send an object inside an object
+    decoded = dict(arguments)
+    if tool is FIND and "query" in decoded and "words" not in decoded:  # what most search tools call it
+        decoded["words"] = decoded.pop("query")
+    if isinstance(text := decoded.get("arguments"), str):  # how some clients send an object inside an object
         with contextlib.suppress(Unreadable):
-            given["arguments"] = read_json(text)
+            decoded["arguments"] = read_json(text)
     try:
-        return decode(tool, given)
+        return decode(tool, decoded)
     except WrongArguments as problem:
         if tool is FIND:
             raise
-        if renamed := next((name for name in OPERATION_NAMES if name in given and "operation" not in given), None):
-            problem.next_step = f"Give the operation as operation={given[renamed]}"
-        elif set(given) - {"operation", "arguments"}:
+        if renamed := next((name for name in OPERATION_NAMES if name in decoded and "operation" not in decoded), None):
+            problem.next_step = f"Give the operation as operation={decoded[renamed]}"
+        elif set(decoded) - {"operation", "arguments"}:
             problem.next_step = 'Put the arguments of the operation into arguments, such as {"guest": "web01"}'
         raise
 
@@ -283,4 +288,4 @@ def _by_toolset(visible: Iterable[Operation]) -> dict[str, Any]:
     names: dict[str, list[str]] = {}
     for operation in visible:
         names.setdefault(operation.toolset, []).append(operation.name)
-    return {toolset: ", ".join(found) for toolset, found in sorted(names.items())}
+    return {toolset: ", ".join(listed) for toolset, listed in sorted(names.items())}

@@ -1,23 +1,69 @@
-"""The native surface: one tool per operation, strict arguments, small schemas."""
+"""A surface: one way in which the operations are shown to MCP clients."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
-from mcp.types import CallToolResult, Tool, ToolAnnotations
+from mcp.types import CallToolResult, ImageContent, TextContent, Tool, ToolAnnotations
 
 from quorate.config import Access
 from quorate.hints import Hint, Naming, ToolHint
+from quorate.operations.arguments import LONGEST_NAME, TakenElsewhere, WrongArguments, refuse_long
 from quorate.operations.registry import Operation, Risk, find_operation
-from quorate.pipeline.arguments import LONGEST_NAME, TakenElsewhere, WrongArguments, refuse_long
 from quorate.pipeline.caller import Caller, Exchange, Exposure
-from quorate.pipeline.pipeline import Pipeline
-from quorate.pipeline.routing import CLUSTER
+from quorate.pipeline.pipeline import Pipeline, Result
+from quorate.pipeline.sites import CLUSTER
 from quorate.problems import BadArgument
+from quorate.surfaces import rendering
 from quorate.surfaces.instructions import instructions
-from quorate.surfaces.surface import answer
+
+
+class Surface(Protocol):
+    def tools(self, caller: Caller) -> list[Tool]:
+        """What this caller sees, in a stable order."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Whether a tool of this name belongs here, seen or not."""
+        ...
+
+    def instructions(self) -> str:
+        """What an assistant reads once, at the start."""
+        ...
+
+    def naming(self, caller: Caller) -> Naming:
+        """How this caller makes a call that advice refers to."""
+        ...
+
+    async def call(self, name: str, arguments: dict[str, Any], exchange: Exchange) -> CallToolResult:
+        """Raises Problem when there is no answer to give."""
+        ...
+
+
+def answer(result: Result, name: Naming = str) -> CallToolResult:
+    """The same facts as text and as structure, and the pictures."""
+    text, structure = rendering.text_and_structure(result.data, name)
+    return CallToolResult(
+        content=[TextContent(type="text", text=text), *map(image, result.pictures)],
+        structured_content=structure,
+        is_error=result.failed,
+    )
+
+
+def text_of(shown: CallToolResult) -> str:
+    return "\n".join(block.text for block in shown.content if isinstance(block, TextContent))
+
+
+def pictures_of(shown: CallToolResult) -> list[bytes]:
+    return [base64.b64decode(block.data) for block in shown.content if isinstance(block, ImageContent)]
+
+
+def image(png: bytes) -> ImageContent:
+    return ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")
+
 
 MAX_TOOLS, MAX_BYTES = 100, 96_000
 """The budget of one tool list: beyond it, clients drop tools, choose the wrong ones or run out of context."""
@@ -145,9 +191,9 @@ def shorten_schema(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     slim = {key: value for key, value in part.items() if key not in _BOUNDS and not _is_obvious(name, key, value)}
     if "items" in slim:
         slim["items"] = shorten_schema("", slim["items"])
-    kinds = [shorten_schema("", one) for one in slim.pop("anyOf", ())]
+    kinds = [shorten_schema("", alternative) for alternative in slim.pop("anyOf", ())]
     if {"type": "string"} in kinds:
-        kinds = [one for one in kinds if one != {"type": "integer"}]
+        kinds = [kind for kind in kinds if kind != {"type": "integer"}]
     return slim | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {})
 
 
@@ -179,7 +225,7 @@ def budget_warning(tools: list[Tool]) -> str | None:
     if len(tools) <= MAX_TOOLS and size <= MAX_BYTES:
         return None
     return (
-        f"these toolsets list {len(tools)} tools in {size / 1000:.0f} kB, more than the {MAX_TOOLS} tools and "
-        f"{MAX_BYTES / 1000:.0f} kB that most clients handle well. Choose fewer --toolsets, or start with "
+        f"these toolsets list {len(tools)} tools in {size / 1000:.0f} kB; most clients handle at most {MAX_TOOLS} "
+        f"tools and {MAX_BYTES / 1000:.0f} kB well. Choose fewer --toolsets, or start with "
         "--surface lean, whose few tools reach everything."
     )

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from mcp.types import GetPromptResult, PromptArgument, PromptMessage, TextContent
 from mcp.types import Prompt as ListedPrompt
 
-from quorate.hints import TASK_LIST, Advice, Naming
+from quorate.hints import Advice, Naming, tools
 from quorate.operations.registry import Table
 from quorate.pipeline.caller import Caller, Exchange
 from quorate.pipeline.pipeline import Pipeline
-from quorate.pipeline.routing import CLUSTER
+from quorate.pipeline.sites import CLUSTER
 from quorate.problems import BadArgument, NotFound, Problem
 from quorate.surfaces import rendering
 
@@ -46,10 +46,10 @@ class Facts:
         self._add(operation, arguments, rendering.text(data))
         return data
 
-    async def add(self, *wanted: tuple[str, Mapping[str, Any]]) -> None:
+    async def add(self, *reads: tuple[str, Mapping[str, Any]]) -> None:
         """Add facts that help; if one is unavailable, its block says why."""
-        texts = await asyncio.gather(*(self._text(operation, arguments) for operation, arguments in wanted))
-        for (operation, arguments), text in zip(wanted, texts, strict=True):
+        texts = await asyncio.gather(*(self._text(operation, arguments) for operation, arguments in reads))
+        for (operation, arguments), text in zip(reads, texts, strict=True):
             self._add(operation, arguments, text)
 
     async def rows(self, operation: str, /, **arguments: Any) -> list[dict[str, Any]]:
@@ -95,9 +95,12 @@ def prompt(title: str, *, operation: str) -> Callable[[Ask], Ask]:
     """Declare a prompt: the function gathers facts and returns the question; its signature is the arguments."""
 
     def register(ask: Ask) -> Ask:
-        given = list(inspect.signature(ask).parameters.values())[1:]
+        parameters = list(inspect.signature(ask).parameters.values())[1:]
         hints = typing.get_type_hints(ask, include_extras=True)
-        arguments = {one.name: (hints[one.name].__metadata__[0], one.default is one.empty) for one in given}
+        arguments = {
+            parameter.name: (hints[parameter.name].__metadata__[0], parameter.default is parameter.empty)
+            for parameter in parameters
+        }
         name = ask.__name__
         PROMPTS[name] = Prompt(name, title, inspect.getdoc(ask) or "", arguments, operation, ask)
         return ask
@@ -168,7 +171,7 @@ async def explain_task(facts: Facts, task: Annotated[str, TASK] = "") -> str:
     if not task:
         failed = await facts.rows("task_list", status="failed", limit=1)
         if not failed:
-            raise NotFound("No recent task failed", next_step=Advice("Give the id of a task", TASK_LIST))
+            raise NotFound("No recent task failed", next_step=Advice("Give the id of a task", tools.task_list))
         task = failed[0]["task"]
     state = await facts.need("task_get", task=task, log_lines=100)
     node = state.get("node") if isinstance(state, dict) else None
@@ -203,14 +206,14 @@ class Prompts:
 
     def list_prompts(self, caller: Caller) -> list[ListedPrompt]:
         offered = {operation.name for operation in self._pipeline.visible(caller)}
-        return [self._describe(one) for one in PROMPTS.values() if one.operation in offered]
+        return [self._describe(prompt) for prompt in PROMPTS.values() if prompt.operation in offered]
 
-    async def get(self, name: str, given: Mapping[str, Any], exchange: Exchange) -> GetPromptResult:
+    async def get(self, name: str, received: Mapping[str, Any], exchange: Exchange) -> GetPromptResult:
         """Raises Problem if there is no such prompt or a fact that it needs is unavailable."""
         if name not in PROMPTS:
             raise BadArgument(f"There is no prompt {name!r}", next_step=f"Available: {', '.join(PROMPTS)}")
         chosen = PROMPTS[name]
-        arguments = {key: str(value).strip() for key, value in given.items() if str(value).strip()}
+        arguments = {key: str(value).strip() for key, value in received.items() if str(value).strip()}
         self._refuse_unfit(chosen, arguments)
         where = {CLUSTER: arguments.pop(CLUSTER)} if CLUSTER in arguments else {}
         facts = Facts(self._pipeline, exchange, where, self._naming(exchange.caller))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TextIO
 
 from quorate.hints import Naming, resolve
 from quorate.operations.registry import Table
-from quorate.operations.units import Quantity
 from quorate.problems import Problem
+from quorate.surfaces import rendering
+from quorate.units import Quantity
 
 
 def render_advice(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any] | Table:
@@ -45,7 +46,7 @@ def objects(data: dict[str, Any] | Table, name: Naming = str) -> dict[str, Any]:
     if isinstance(data, Table):
         return {
             "items": _to_objects(data.columns, raw(data.rows)),
-            **{key: _unfold(one) for key, one in _table_facts(data).items()},
+            **{key: _unfold(item) for key, item in _table_facts(data).items()},
         }
     unfolded: dict[str, Any] = _unfold(_drop_empty(raw(data)))
     return unfolded
@@ -56,9 +57,9 @@ def raw(value: Any) -> Any:
     if isinstance(value, Quantity):
         return value.value
     if isinstance(value, dict):
-        return {key: raw(one) for key, one in value.items()}
+        return {key: raw(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [raw(one) for one in value]
+        return [raw(item) for item in value]
     return value
 
 
@@ -81,9 +82,9 @@ def _unfold(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
         return _to_objects(value["columns"], value["rows"])
     if isinstance(value, dict):
-        return {key: _unfold(one) for key, one in value.items()}
+        return {key: _unfold(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_unfold(one) for one in value]
+        return [_unfold(item) for item in value]
     return value
 
 
@@ -111,7 +112,7 @@ def _footer(table: Table) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        value = ", ".join(f"{key}: {_cell(one)}" for key, one in value.items())
+        value = ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
     elif isinstance(value, list):
         value = "; ".join(map(_cell, value))
     return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
@@ -119,8 +120,8 @@ def _cell(value: Any) -> str:
 
 def _lines(values: dict[str, Any], indent: str) -> list[str]:
     lines: list[str] = []
-    for key, given in values.items():
-        value = _without_line_end(given)
+    for key, raw_value in values.items():
+        value = _without_line_end(raw_value)
         if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
             lines += [f"{indent}{key}:", *("\t".join(map(_cell, row)) for row in (value["columns"], *value["rows"]))]
         elif isinstance(value, dict):
@@ -168,3 +169,53 @@ def problem_text(problem: Problem, name: Naming = str) -> str:
     if problem.facts.get("log"):
         lines += ["Log:", *(f"  {line}" for line in problem.facts["log"])]
     return "\n".join(lines)
+
+
+BAR_WIDTH = 30
+LINE_WIDTH = 100
+
+
+class ProgressBar:
+    """One line that redraws itself; where nobody looks it is silent, or a line per step if `always`."""
+
+    def __init__(self, stream: TextIO, *, always: bool = False) -> None:
+        self._stream = stream
+        self._redraws = stream.isatty()
+        self._on = always or self._redraws
+        self._drawn = False
+
+    async def show(self, done: float, whole: float | None, line: str) -> None:
+        if self._on:
+            share = min(done / (whole or 100.0), 1.0)
+            filled = round(share * BAR_WIDTH)
+            text = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%} {line}"
+            line = text[:LINE_WIDTH]
+            self._stream.write(f"\r{line:<{LINE_WIDTH}}" if self._redraws else f"{line}\n")
+            self._stream.flush()
+            self._drawn = self._redraws
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\r" + " " * LINE_WIDTH + "\r")
+            self._stream.flush()
+            self._drawn = False
+
+
+def readable(data: dict[str, Any] | Table) -> str:
+    return align(rendering.text(data))
+
+
+def align(text: str) -> str:
+    """Tab-separated lines as aligned columns; all other lines as they are."""
+    rows = [line.split("\t") for line in text.split("\n")]
+    table = [row for row in rows if len(row) > 1]
+    if not table:
+        return text
+    columns = max(len(row) for row in table)
+    widths = [max((len(row[index]) for row in table if index < len(row)), default=0) for index in range(columns)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        if len(row) > 1
+        else row[0]
+        for row in rows
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mcp.server import MCPServer
+from mcp.server import MCPServer, ServerRequestContext
 from mcp.server.apps import APP_MIME_TYPE, Apps, client_supports_apps
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
@@ -21,8 +23,12 @@ from mcp.types import (
     Completion,
     CompletionArgument,
     CompletionContext,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
     GetPromptResult,
     InputRequiredResult,
+    JSONRPCResponse,
     ListToolsResult,
     Prompt,
     PromptReference,
@@ -31,23 +37,40 @@ from mcp.types import (
     ResourceTemplateReference,
     Tool,
 )
+from pydantic import ValidationError
 
 from quorate import __version__
-from quorate.hints import TASK_LIST, Advice, Naming
-from quorate.pipeline.arguments import LONGEST_NAME, LONGEST_TEXT, refuse_oversized
-from quorate.pipeline.caller import ALL_BY_DEFAULT, AnswerLater, Caller, Exchange, Scope
+from quorate.documents import Unreadable, read_json
+from quorate.hints import Advice, Naming, tools
+from quorate.log import CallRecord, current_call
+from quorate.operations.arguments import LONGEST_NAME, LONGEST_TEXT, refuse_oversized
+from quorate.pipeline.caller import (
+    ALL_BY_DEFAULT,
+    AnswerLater,
+    Ask,
+    Caller,
+    Exchange,
+    Question,
+    Reply,
+    ReplyKind,
+    Scope,
+)
 from quorate.pipeline.pipeline import Pipeline
-from quorate.pipeline.sanitization import clean_text
+from quorate.pipeline.redaction import clean_text
 from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.surfaces import rendering
-from quorate.surfaces.elicitation import asker, input_required_result, refuse_malformed_answers
-from quorate.surfaces.surface import Surface
+from quorate.surfaces.call_log import CallLog
+from quorate.surfaces.native import Surface
 
 if TYPE_CHECKING:
-    from quorate.surfaces.completions import Completions
-    from quorate.surfaces.early_handshake import Opening
+    from quorate.surfaces.handshake import Opening
     from quorate.surfaces.prompts import Prompts
-    from quorate.surfaces.resources import Resources
+    from quorate.surfaces.resources import Completions, Resources
+
+ANSWER_WITH_NEXT_CALL = "2026-07-28"
+"""From this version on, a question is the result of the call, which the client then repeats."""
+LONGEST_WAIT = 300.0
+_KINDS = {"accept": ReplyKind.TYPED, "decline": ReplyKind.DECLINED, "cancel": ReplyKind.DISMISSED}
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +117,12 @@ class Server(MCPServer[Any]):
             extensions=[Apps()],  # views for clients that show them; their pages are read as resources
             **sdk,
         )
-        self.middleware.append(refuse_malformed_answers)
+        self.calls = CallLog(pipeline.clock)
+        self.middleware.extend((self.calls, refuse_malformed_answers))
         self.completion()(self._complete)  # type: ignore[no-untyped-call]
 
     async def run_stdio_async(self) -> None:
-        from quorate.surfaces.early_handshake import Opening
-        from quorate.surfaces.lines import standard_streams
+        from quorate.surfaces.handshake import Opening, standard_streams
 
         async with standard_streams() as (lines, writer):
             await self.converse(Opening(lines, writer))
@@ -133,8 +156,10 @@ class Server(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         report = None if context is None else context.report_progress
-        surface = next((one for one in self._surfaces if one.knows(name)), self._surfaces[0])
+        surface = next((surface for surface in self._surfaces if surface.knows(name)), self._surfaces[0])
         caller = self._caller(context)
+        call = current_call() or CallRecord(name)
+        call.describe_caller(caller.subject, caller.client, caller.transport)
         try:
             refuse_oversized(name, arguments)
             return await surface.call(name, arguments, Exchange(caller, report, asker(context)))
@@ -142,10 +167,12 @@ class Server(MCPServer[Any]):
             return input_required_result(later)
         except Problem as problem:
             # Cleaned here, too: a surface refuses some calls before the pipeline sees them.
+            call.fail(problem.code, self._pipeline.sanitize(problem.what, arguments))
             raise ToolError(clean_text(rendering.problem_text(problem, surface.naming(caller)))) from None
         except Exception as error:  # noqa: BLE001 (a defect: details go to the log, not to the caller)
             log.error("%s failed: %s", name[:LONGEST_NAME], self._pipeline.trace_of(error, arguments))
-            defect = _defect(name, error, Advice("Check whether anything was changed", TASK_LIST))
+            call.fail("defect", type(error).__name__)
+            defect = _defect(name, error, Advice("Check whether anything was changed", tools.task_list))
             raise ToolError(clean_text(defect.render(surface.naming(caller)))) from None
 
     # -- resources, prompts, completions: their modules are imported when a client asks, which many never do ---------
@@ -164,7 +191,7 @@ class Server(MCPServer[Any]):
 
     @cached_property
     def _completions(self) -> Completions:
-        from quorate.surfaces.completions import Completions
+        from quorate.surfaces.resources import Completions
 
         return Completions(self._pipeline)
 
@@ -257,3 +284,119 @@ def _defect(what: str, error: Exception, next_step: Advice | None = None) -> Pro
         why="This is a defect, not your mistake; the server's log has the details",
         next_step=next_step,
     )
+
+
+# -- questions for the person at the client, in both versions of the protocol ------------------------------------------
+
+
+def asker(context: Context[Any, Any] | None) -> Ask | None:
+    """A function that asks the person; None if the client cannot."""
+    if context is None or not _can_ask(context):
+        return None
+    later = (context.protocol_version or "") >= ANSWER_WITH_NEXT_CALL
+
+    async def ask(question: Question) -> Reply:
+        return _read_answer(context, question) if later else await _ask_now(context, question)
+
+    return ask
+
+
+def input_required_result(later: AnswerLater) -> InputRequiredResult:
+    question = later.question
+    params = ElicitRequestFormParams(message=question.text, requested_schema=_form(question))
+    return InputRequiredResult(
+        input_requests={question.id: ElicitRequest(params=params)},
+        request_state=f"{question.id} {question.asked}",  # sealed, so a client cannot change it
+    )
+
+
+def read_malformed_answer(text: str | bytes) -> JSONRPCResponse | None:
+    """A malformed answer to a question, as one that the waiting call refuses at once: with an empty result.
+
+    None if the text is not an answer. Without this, the call would wait for what has already come.
+    """
+    try:
+        message = read_json(text)
+    except Unreadable:
+        return None
+    if not isinstance(message, dict) or "method" in message or not {"result", "error"} & message.keys():
+        return None
+    request = message.get("id")
+    if not isinstance(request, (int, str)) or isinstance(request, bool):
+        return None
+    return JSONRPCResponse(jsonrpc="2.0", id=request, result={})
+
+
+async def refuse_malformed_answers(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+    """Middleware of the SDK: refuse a malformed answer that comes with a call, and say how else to answer."""
+    answers = (ctx.params or {}).get("inputResponses") if ctx.method == "tools/call" else None
+    if answers is None:
+        return await call_next(ctx)
+    if not isinstance(answers, Mapping):
+        raise MCPError(
+            code=INVALID_PARAMS,
+            message="inputResponses is malformed: it must be an object with one answer for each question. "
+            "The question is still open",
+        )
+    for question, answer in answers.items():
+        if not _is_readable(answer):
+            raise MCPError(
+                code=INVALID_PARAMS,
+                message=f"The answer to {question} is malformed, so it counts as none. The question is still open: "
+                f"answer it again, or let the operator run: quorate approvals approve {question}",
+            )
+    return await call_next(ctx)
+
+
+def _is_readable(answer: object) -> bool:
+    try:
+        ElicitResult.model_validate(answer, by_name=False)
+    except ValidationError:
+        return False
+    return True
+
+
+def _can_ask(context: Context[Any, Any]) -> bool:
+    """A bare `elicitation: {}` means forms; a client that only opens URLs cannot show one."""
+    capabilities = context.client_capabilities
+    elicitation = capabilities.elicitation if capabilities else None
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+def _read_answer(context: Context[Any, Any], question: Question) -> Reply:
+    """The answer counts only for the question with its id; a new question has none yet."""
+    answer = (context.input_responses or {}).get(question.id)
+    if answer is None:
+        raise AnswerLater(question)
+    asked = _time_of(context.request_state or "", question)
+    return _reply(answer, asked) if isinstance(answer, ElicitResult) else Reply(ReplyKind.UNREADABLE, asked=asked)
+
+
+def _time_of(state: str, question: Question) -> float | None:
+    """When the question was asked; None if the client did not return the state of exactly this question."""
+    key, _, time = state.partition(" ")
+    try:
+        asked = float(time)
+    except ValueError:
+        return None
+    return asked if key == question.id and math.isfinite(asked) else None
+
+
+async def _ask_now(context: Context[Any, Any], question: Question) -> Reply:
+    async with asyncio.timeout(LONGEST_WAIT):
+        try:
+            return _reply(await context.session.elicit_form(question.text, _form(question), context.request_id))
+        except ValidationError:
+            return Reply(ReplyKind.UNREADABLE)
+        except MCPError:
+            return Reply(ReplyKind.NOT_SHOWN)
+
+
+def _reply(answer: ElicitResult, asked: float | None = None) -> Reply:
+    typed = (answer.content or {}).get("typed")
+    return Reply(_KINDS[answer.action], "" if typed is None else str(typed), asked)
+
+
+def _form(question: Question) -> dict[str, Any]:
+    typed = {"type": "string", "title": "Your answer", "description": f"Type {question.word} to continue"}
+    return {"type": "object", "properties": {"typed": typed}, "required": ["typed"]}

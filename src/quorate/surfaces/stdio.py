@@ -19,11 +19,9 @@ from mcp.types import (
     jsonrpc_message_adapter,
 )
 
-from quorate.pipeline.arguments import DEEPEST
-from quorate.surfaces.early_handshake import Opening
-from quorate.surfaces.elicitation import read_malformed_answer
-from quorate.surfaces.handshake_cache import Questions
-from quorate.surfaces.lines import LONGEST_LINE
+from quorate.operations.arguments import DEEPEST
+from quorate.surfaces.handshake import LONGEST_LINE, Opening, Questions
+from quorate.surfaces.server import read_malformed_answer
 
 _UNREADABLE = (
     f"The line is not a JSON-RPC message, is longer than {LONGEST_LINE} bytes, or is nested too deeply; "

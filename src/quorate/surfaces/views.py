@@ -66,10 +66,10 @@ def page(uri: str) -> str | None:
     view = VIEWS.get(uri)
     if view is None:
         return None
-    from quorate.surfaces.web.console.templates import environment
+    from quorate.console.templates import environment
 
     def content(name: str) -> str:
-        return files("quorate.surfaces.web.console").joinpath("static", name).read_text(encoding="utf-8")
+        return files("quorate.console").joinpath("static", name).read_text(encoding="utf-8")
 
     parts: dict[str, Any] = {
         "view": view,

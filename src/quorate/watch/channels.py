@@ -1,8 +1,4 @@
-"""Channels: how a message reaches ntfy, Gotify, a webhook, a mailbox, Telegram, Matrix or a Slack-style webhook.
-
-Each sends a message once and says whether it arrived. What happens after an attempt whose outcome is unknown depends on
-the receiver: see docs/watch.md.
-"""
+"""Channels: how a message reads, the same everywhere, and how ntfy, Gotify, webhooks, chats and mail deliver it."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import smtplib
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -18,15 +15,23 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import aiohttp
 import msgspec
 
 from quorate.config.watch import ChannelSettings
-from quorate.http_body import ACCEPTED, BodyRefused, read_body
-from quorate.http_client import aiohttp, public_connector, public_context
-from quorate.pipeline.redaction import Redactor
+from quorate.documents import ACCEPTED, BodyRefused, read_body
+from quorate.hints import tools
+from quorate.pipeline.redaction import Redactor, one_line
+from quorate.pve.errors import connection_failure
 from quorate.secret import Secret
-from quorate.watch.message import Message
+from quorate.units import moment
+from quorate.watch.outbox import Notice, Parcel
 
+MOST_LISTED = 20
+LONGEST_LINE = 500
+_WORDS = {"opened": "", "worse": "Worse: ", "more": "More: ", "again": "Still open: ", "resolved": "Resolved: "}
+_REPEAT = "(This may repeat an earlier message: it is not known whether that one arrived.)"
+_ORDER = ("critical", "warning", "unchecked", "info")
 SECONDS = 20.0
 LONGEST_ANSWER = 200
 MOST_KEPT = 8 << 20
@@ -38,6 +43,61 @@ _NTFY_PRIORITY = {"critical": "5", "warning": "4", "unchecked": "3", "info": "3"
 _GOTIFY_PRIORITY = {"critical": 9, "warning": 6, "unchecked": 4, "info": 3}
 _NOT_SENT = (400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 501, 503)
 """The receiver itself refused; anything else from a proxy in between leaves it open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    id: str
+    title: str
+    body: str
+    severity: str
+    """The worst of its news; `info` if everything in it is resolved."""
+    link: str
+    notices: tuple[Notice, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part for part in (self.title, self.body) if part)
+
+
+def compose(parcel: Parcel, *, mark_repeat: bool) -> Message:
+    """`mark_repeat`: the receiver cannot recognize a repetition, so the text says that it may be one."""
+    notices = parcel.notices
+    open_ones = [notice for notice in notices if notice.event != "resolved"]
+    severity = min((notice.severity for notice in open_ones), key=_ORDER.index, default="info")
+    title, body = _single(notices[0]) if len(notices) == 1 else _digest(notices)
+    if parcel.unsure and mark_repeat:
+        body = f"{body}\n{_REPEAT}"
+    links = {notice.link for notice in notices if notice.link}
+    return Message(parcel.id, title, body, severity, links.pop() if len(links) == 1 else "", tuple(notices))
+
+
+def _single(notice: Notice) -> tuple[str, str]:
+    title = f"{_label(notice)} {_WORDS.get(notice.event, '')}{_line(notice.what)}"
+    lines = [notice.means if notice.event != "resolved" else "", f"Next: {_line(notice.next)}" if notice.next else ""]
+    lines += [notice.link, f"Finding {notice.finding}, since {moment(notice.opened)}" if notice.opened else ""]
+    return title, "\n".join(line for line in lines if line)
+
+
+def _digest(notices: list[Notice]) -> tuple[str, str]:
+    ordered = sorted(notices, key=lambda notice: (notice.event == "resolved", _ORDER.index(notice.severity)))
+    open_ones = sum(notice.event != "resolved" for notice in notices)
+    title = f"[Quorate] {open_ones} findings, {len(notices) - open_ones} resolved"
+    lines = [
+        f"- {_label(notice)} {_WORDS.get(notice.event, '')}{_line(notice.what)}" for notice in ordered[:MOST_LISTED]
+    ]
+    if len(ordered) > MOST_LISTED:
+        lines.append(f"- and {len(ordered) - MOST_LISTED} more: see {tools.finding_list}")
+    return title, "\n".join([*lines, *dict.fromkeys(notice.link for notice in ordered if notice.link)])
+
+
+def _label(notice: Notice) -> str:
+    return f"[{notice.severity} {notice.cluster}]" if notice.event != "resolved" else f"[{notice.cluster}]"
+
+
+def _line(text: str) -> str:
+    """Names of guests and hosts are text of strangers: one line, nothing invisible."""
+    return one_line(text)[:LONGEST_LINE]
 
 
 Options = Mapping[str, str]
@@ -75,7 +135,7 @@ class Channel:
         )
 
     async def send(self, message: Message, *, unsure: bool = False, since: float = 0.0) -> None:
-        """Raises NotDelivered or Uncertain. With `unsure`, an earlier attempt after `since` may have arrived."""
+        """Raises DeliveryFailure or DeliveryUnknown. `unsure`: an earlier attempt after `since` may have arrived."""
         secrets = {name: await self._reveal(value) for name, value in self.settings.secrets.items()}
         try:
             await self._send(message, secrets, unsure=unsure, since=since)
@@ -88,7 +148,11 @@ class Channel:
             return
         timeout = aiohttp.ClientTimeout(total=SECONDS)
         async with aiohttp.ClientSession(
-            timeout=timeout, trust_env=True, auto_decompress=False, headers=ACCEPTED, connector=public_connector()
+            timeout=timeout,
+            trust_env=True,
+            auto_decompress=False,
+            headers=ACCEPTED,
+            connector=aiohttp.TCPConnector(ssl=ssl.create_default_context()),
         ) as session:
             if unsure and await _has_arrived(session, self.settings, secrets, message, since):
                 return
@@ -146,7 +210,7 @@ async def _webhook(session: aiohttp.ClientSession, _: Options, secrets: Options,
             "text": message.body,
             "severity": message.severity,
             "link": message.link,
-            "findings": [msgspec.to_builtins(one) for one in message.notices],
+            "findings": [msgspec.to_builtins(notice) for notice in message.notices],
         }
     )
     stamp = str(int(now))
@@ -207,11 +271,11 @@ _SENDERS: Mapping[str, Callable[[aiohttp.ClientSession, Options, Options, Messag
 async def _post(session: aiohttp.ClientSession, url: str, *, method: str = "POST", **what: Any) -> None:
     try:
         async with session.request(method, url, allow_redirects=False, **what) as answer:
-            said = (await answer.content.read(LONGEST_ANSWER)).decode(errors="replace").strip()
+            reply = (await answer.content.read(LONGEST_ANSWER)).decode(errors="replace").strip()
             if 200 <= answer.status < 300:
                 return
             where = urlsplit(url).hostname
-            refusal = f"{where} answered {answer.status}" + (f": {' '.join(said.split())}" if said else "")
+            refusal = f"{where} answered {answer.status}" + (f": {' '.join(reply.split())}" if reply else "")
             raise (
                 DeliveryFailure(refusal)
                 if answer.status in _NOT_SENT or answer.status < 400
@@ -227,7 +291,7 @@ def _without_address(error: Exception, url: str) -> str:
     """Addresses of webhooks are secrets, so errors name only the host."""
     host = urlsplit(url).hostname
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"{host} cannot be reached: {error.os_error.strerror or type(error.os_error).__name__}"
+        return f"{host} cannot be reached: {connection_failure(error)}"
     return f"{host} did not answer: {type(error).__name__}"
 
 
@@ -237,7 +301,7 @@ def _without_address(error: Exception, url: str) -> str:
 async def _has_arrived(
     session: aiohttp.ClientSession, settings: ChannelSettings, secrets: Options, message: Message, since: float
 ) -> bool:
-    """Ask receivers that keep messages. Raises NotDelivered if they cannot be asked now: then nothing is sent."""
+    """Ask receivers that keep messages. Raises DeliveryFailure if they cannot be asked now: then nothing is sent."""
     options, mark = settings.options, _mark(message)
     try:
         if settings.type == "ntfy":
@@ -265,7 +329,7 @@ def _mark(message: Message) -> str:
 
 
 def _render_marked(message: Message, limit: int) -> str:
-    """The text with a mark by which it is found again."""
+    """The text with a mark by which the receiver can find it."""
     return f"{message.body[:limit]}\n{_mark(message)}".strip()
 
 
@@ -297,8 +361,8 @@ def _deliver(options: Options, secrets: Options, mail: EmailMessage) -> None:
                 raise PartialDelivery(f"{options['host']} refused {', '.join(refused)}; the others have it")
             sending = False
     except smtplib.SMTPResponseException as error:
-        said = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
-        raise DeliveryFailure(f"{options['host']} answered {error.smtp_code}: {said}"[:300]) from None
+        reply = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+        raise DeliveryFailure(f"{options['host']} answered {error.smtp_code}: {reply}"[:300]) from None
     except smtplib.SMTPRecipientsRefused as error:
         raise DeliveryFailure(f"{options['host']} refused {', '.join(error.recipients)}") from None
     except (OSError, smtplib.SMTPException) as error:
@@ -307,7 +371,7 @@ def _deliver(options: Options, secrets: Options, mail: EmailMessage) -> None:
 
 
 def _connection(host: str, port: int, tls: str) -> smtplib.SMTP:
-    context = public_context()
+    context = ssl.create_default_context()
     if tls == "tls":
         return smtplib.SMTP_SSL(host, port, timeout=SECONDS, context=context)
     server = smtplib.SMTP(host, port, timeout=SECONDS)

@@ -9,12 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from quorate.config.watch import SEVERITIES, ChannelSettings
-from quorate.operations.reports.kinds import KINDS
 from quorate.problems import Problem
-from quorate.state.findings import Finding, Findings
-from quorate.state.outbox import Notice, Outbox, Parcel
-from quorate.watch.channels import Channel, DeliveryFailure, DeliveryUnknown, PartialDelivery
-from quorate.watch.message import compose
+from quorate.tools.health_findings import KINDS
+from quorate.watch.channels import Channel, DeliveryFailure, DeliveryUnknown, PartialDelivery, compose
+from quorate.watch.finding_store import Finding, Findings
+from quorate.watch.outbox import Notice, Outbox, Parcel
 
 STORM = 5
 """More news than this at once goes out as one message."""
@@ -42,15 +41,15 @@ class Notifier:
         self._outbox = outbox
         self._sanitize = sanitize
 
-    async def enqueue(self, now: float) -> None:
-        """Make messages of all news. Done again after a crash, it changes nothing."""
-        news = await self._findings.to_notify()
-        spoken = [one for one in news if not _is_old_news(one, now)]
-        quiet = [one for one in news if _is_old_news(one, now)]
+    async def enqueue(self, now: float, concerns: Callable[[Finding], bool] = lambda _: True) -> None:
+        """Make messages of the news that concern this process. Done again after a crash, it changes nothing."""
+        news = [finding for finding in await self._findings.to_notify() if concerns(finding)]
+        spoken = [finding for finding in news if not _is_old_news(finding, now)]
+        quiet = [finding for finding in news if _is_old_news(finding, now)]
         for channel in self._channels:
-            wanted = [one for one in spoken if await self._concerns(channel, one)]
-            storm = len(wanted) > STORM
-            for finding in wanted:
+            concerned = [finding for finding in spoken if await self._concerns(channel, finding)]
+            storm = len(concerned) > STORM
+            for finding in concerned:
                 await self._put(channel, finding, now, storm=storm)
         for finding in spoken:
             if finding.event == "resolved":
@@ -59,7 +58,7 @@ class Notifier:
             await self._findings.mark_notified(finding)
 
     async def _concerns(self, channel: Channel, finding: Finding) -> bool:
-        """By its routing. Channels that reported a finding also report its end, even if it was less severe by then."""
+        """Whether the channel reports the finding. One that reported it also reports its end, however severe."""
         if takes(channel.settings, finding):
             return True
         ended = finding.event == "resolved" and channel.settings.resolved
@@ -90,10 +89,10 @@ class Notifier:
     async def deliver(self) -> int:
         """Send what is due on every channel; returns how many messages arrived."""
         await self._outbox.recover()
-        ended = await asyncio.gather(*(self._deliver(one) for one in self._channels), return_exceptions=True)
-        if failed := [one for one in ended if isinstance(one, BaseException)]:
+        ended = await asyncio.gather(*(self._deliver(channel) for channel in self._channels), return_exceptions=True)
+        if failed := [result for result in ended if isinstance(result, BaseException)]:
             raise failed[0]  # only now: a channel that is still sending must not meet the next round
-        return sum(one for one in ended if isinstance(one, int))
+        return sum(result for result in ended if isinstance(result, int))
 
     async def _deliver(self, channel: Channel) -> int:
         sent = 0
@@ -132,7 +131,7 @@ def _is_old_news(finding: Finding, now: float) -> bool:
 
 
 def takes(channel: ChannelSettings, finding: Finding) -> bool:
-    """By severity, kind and cluster. A channel is not asked to report its own failure."""
+    """Whether a channel takes a finding of this severity, kind and cluster. None reports its own failure."""
     seen = finding.seen_as
     if seen.kind == "channel-failing" and seen.target == f"channel {channel.name}":
         return False
@@ -143,10 +142,10 @@ def takes(channel: ChannelSettings, finding: Finding) -> bool:
     if channel.clusters and finding.cluster not in channel.clusters:
         return False
     unwanted = [pattern[1:] for pattern in channel.kinds if pattern.startswith("!")]
-    wanted = [pattern for pattern in channel.kinds if not pattern.startswith("!")]
+    requested = [pattern for pattern in channel.kinds if not pattern.startswith("!")]
     if any(fnmatchcase(seen.kind, pattern) for pattern in unwanted):
         return False
-    return not wanted or any(fnmatchcase(seen.kind, pattern) for pattern in wanted)
+    return not requested or any(fnmatchcase(seen.kind, pattern) for pattern in requested)
 
 
 def due(channel: ChannelSettings, now: float) -> tuple[float, bool]:

@@ -7,29 +7,27 @@ import contextlib
 import logging
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
-from quorate.config.settings import HOMELAB, SERVER
+from quorate.config.clusters import HOMELAB, SERVER
 from quorate.config.watch import WatchSettings
 from quorate.homelab.homelab import Homelab
-from quorate.operations.reports.kinds import KINDS
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster
+from quorate.runs.store import RunState, RunStore
 from quorate.state.approvals import Approvals
-from quorate.state.events import Events
-from quorate.state.findings import Finding, Findings
-from quorate.state.freeze import Freeze
-from quorate.state.lease import Lease
-from quorate.state.outbox import Delivery, Notice, Outbox
-from quorate.state.runs import RunState, RunStore
-from quorate.state.store import Store
+from quorate.state.limits import Freeze
+from quorate.state.store import Lease, Store, new_owner
 from quorate.state.trail import AuditTrail
-from quorate.state.watchers import Watchers
+from quorate.tools.health_findings import KINDS
 from quorate.watch.channels import Channel
 from quorate.watch.checks import hosts, server
 from quorate.watch.cycle import ClusterWatch
+from quorate.watch.finding_store import Events, Finding, Findings
 from quorate.watch.notifier import Notifier
+from quorate.watch.outbox import Delivery, Notice, Outbox
+from quorate.watch.watchers import Watchers
 
 TICK_SECONDS = 5.0
 """How often approvals, the freeze and the outbox are checked: a few reads of the store."""
@@ -56,18 +54,24 @@ class Watch:
         self._sanitize = sanitize
         self._store = store
         self._clock = store.clock
-        self._lease = Lease(store, "watch", LEASE_SECONDS)
+        owner = new_owner()
+        names = [*(cluster.name for cluster in clusters), HOMELAB, SERVER]
+        self._leases = {name: Lease(store, f"watch {name}", LEASE_SECONDS, owner) for name in names}
+        """One for each cluster: servers with different clusters share a store."""
+        self._held: set[str] = set()
         self._findings = Findings(store)
-        self._outbox = Outbox(store, self._lease.owner)
+        self._outbox = Outbox(store, owner)
         self._watchers = Watchers(store)
-        self._clusters = [ClusterWatch(one, settings, store, trail) for one in clusters]
-        self._by_name = {one.name: one for one in clusters}
+        self._clusters = [ClusterWatch(cluster, settings, store, trail) for cluster in clusters]
+        self._by_name = {cluster.name: cluster for cluster in clusters}
         self._hosts = hosts.HostFacts(homelab)
         self._approvals = Approvals(store)
         self._freeze = Freeze(store)
         self._runs = RunStore(store)
         self._events = Events(store)
-        self.channels = [Channel(one, homelab.secret_store.fetch, self._clock.time) for one in settings.channels]
+        self.channels = [
+            Channel(channel, homelab.secret_store.fetch, self._clock.time) for channel in settings.channels
+        ]
         self._notifier = Notifier(
             self.channels,
             self._findings,
@@ -75,7 +79,7 @@ class Watch:
             page=lambda finding: server.page(settings, f"/findings/{finding}"),
             sanitize=sanitize,
         )
-        self._next_cycle = float("-inf")
+        self._next_cycles: dict[str, float] = {}
         self._next_forgetting = float("-inf")
 
     # -- what people use -------------------------------------------------------------------------------------------
@@ -118,7 +122,8 @@ class Watch:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             with contextlib.suppress(Problem):
-                await self._lease.release()
+                for lease in self._leases.values():
+                    await lease.release()
 
     async def run(self) -> None:
         while True:
@@ -131,32 +136,42 @@ class Watch:
             await self._clock.sleep(TICK_SECONDS)
 
     async def step(self) -> bool:
-        """Do what is due; False if another process watches."""
-        if not await self._lease.take():
+        """Do what is due of what no other process watches; False if there is nothing."""
+        before, self._held = self._held, {name for name, lease in self._leases.items() if await lease.take()}
+        for watch in self._clusters:
+            if watch.name in self._held - before:
+                watch.forget()  # another process has watched it since
+        if not self._held:
             return False
         now = self._clock.time()
-        if now >= self._next_cycle:
-            self._next_cycle = now + self.settings.every
-            await self.cycle()
-        else:
-            await self._observe_server()
-        await self.notify()
+        due = {name for name in self._held if now >= self._next_cycles.get(name, now)}
+        self._next_cycles |= dict.fromkeys(due - {SERVER}, now + self.settings.every)
+        await self.cycle(due)
+        await self.notify(self._held)
         if now >= self._next_forgetting:
             self._next_forgetting = now + FORGET_SECONDS
             await self._forget_old()
         return True
 
-    async def cycle(self) -> None:
-        """Look at everything once."""
-        cycles = [*(self._cycle_of(one) for one in self._clusters), self._cycle_of_hosts()]
+    async def cycle(self, names: Collection[str] | None = None) -> None:
+        """Look once at these clusters, at the hosts and at this server, as far as they are named; by default at all."""
+        chosen = self._leases.keys() if names is None else names
+        cycles = [self._cycle_of(watch) for watch in self._clusters if watch.name in chosen]
+        if HOMELAB in chosen:
+            cycles.append(self._cycle_of_hosts())
         ended = await asyncio.gather(*cycles, return_exceptions=True)
-        await self._observe_server()
-        for one in ended:
-            if isinstance(one, BaseException):
-                raise one
+        if SERVER in chosen:
+            await self._observe_server()
+        for result in ended:
+            if isinstance(result, BaseException):
+                raise result
 
-    async def notify(self) -> None:
-        await self._notifier.enqueue(self._clock.time())
+    async def notify(self, names: Collection[str] | None = None) -> None:
+        """Send what is new about these clusters, the hosts and this server; by default about all."""
+        now = self._clock.time()
+        chosen = self._leases.keys() if names is None else names
+        others = {name for name, status in (await self._watchers.all()).items() if status.is_current(now)} - {*chosen}
+        await self._notifier.enqueue(now, lambda finding: _is_ours(finding, chosen, others))
         await self._notifier.deliver()
 
     async def _cycle_of(self, watch: ClusterWatch) -> None:
@@ -185,30 +200,36 @@ class Watch:
                 await self._hosts.read()
         except TimeoutError:
             return
-        looked = self._hosts.states
-        found = list(hosts.judge(looked))
-        await self._findings.observe(HOMELAB, found, lambda source: hosts.covers(looked, source))
+        states = self._hosts.states
+        observations = list(hosts.judge(states))
+        await self._findings.observe(HOMELAB, observations, lambda source: hosts.covers(states, source))
         await self._watchers.note(
             HOMELAB,
             self._clock.time(),
             self.settings.every,
             seconds=self._clock.monotonic() - begun,
-            unread=sum(one.reached is True and one.disks is None for one in looked.values()),
+            unread=sum(state.reached is True and state.disks is None for state in states.values()),
         )
 
     async def _observe_server(self) -> None:
         waiting = await self._approvals.list(limit=200)
         paused = await self._runs.list((RunState.PAUSED,), limit=1000)  # however many have failed since
         stopped = [*paused, *await self._runs.list((RunState.FAILED,))]
-        found = [
+        observations = [
             *server.approvals(waiting, self.settings),
             *server.runs(stopped, self._clock.time(), self.settings),
             *server.freeze(await self._freeze.state(), self.settings),
             *server.channels(await self._outbox.failing()),
         ]
-        await self._findings.observe(SERVER, found, lambda _: True, may_flap=False)
+        await self._findings.observe(SERVER, observations, lambda _: True, may_flap=False)
 
     async def _forget_old(self) -> None:
         await self._findings.forget_old()
         await self._events.forget_old()
-        await self._outbox.forget_old(one.name for one in self.channels)
+        await self._outbox.forget_old(channel.name for channel in self.channels)
+
+
+def _is_ours(finding: Finding, watched: Collection[str], others: Collection[str]) -> bool:
+    """Whether this process reports the finding: it watches what it is about, or no other process does."""
+    about = finding.seen_as.evidence.get("cluster", SERVER) if finding.cluster == SERVER else finding.cluster
+    return about in watched or (SERVER in watched and about not in others)

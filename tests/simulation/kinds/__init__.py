@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from quorate.state.runs import Run
-from tests.simulation.evidence import Evidence, Told
+from quorate.runs.store import Run
+from tests.simulation.evidence import Evidence, ToolCall
 
 
 class Scenario:
@@ -16,11 +16,11 @@ class Scenario:
     lasts: float = 60.0
     """Seconds: a caller who pauses or aborts the run does so within this time."""
 
-    def begin(self, evidence: Evidence, chance: random.Random) -> list[Told]:
+    def begin(self, evidence: Evidence, chance: random.Random) -> list[ToolCall]:
         """Add guests and all else, and say what callers will ask for."""
         raise NotImplementedError
 
-    def follow_up(self, evidence: Evidence, told: Told) -> Told | None:
+    def follow_up(self, evidence: Evidence, call: ToolCall) -> ToolCall | None:
         """What the same caller asks for next."""
         return None
 

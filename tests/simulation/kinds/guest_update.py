@@ -6,8 +6,8 @@ import random
 
 from pve_simulator.guest_os.machine import Machines
 from pve_simulator.guests.guest import Kind
-from quorate.state.runs import Run, RunState
-from tests.simulation.evidence import Evidence, Told
+from quorate.runs.store import Run, RunState
+from tests.simulation.evidence import Evidence, ToolCall
 from tests.simulation.kinds import Scenario
 
 VMID = 100
@@ -16,7 +16,7 @@ VMID = 100
 class GuestUpdate(Scenario):
     tasks = ("qmsnapshot", "vzsnapshot", "qmrollback", "vzrollback", "qmdelsnapshot", "vzdump", "qmstart")
 
-    def begin(self, evidence: Evidence, chance: random.Random) -> list[Told]:
+    def begin(self, evidence: Evidence, chance: random.Random) -> list[ToolCall]:
         lab = evidence.lab
         kind: Kind = chance.choice(("qemu", "qemu", "lxc"))
         guest = lab.builder.guest(kind, VMID, "web", "pve1", memory=1024, disk=4, storage="local-lvm")
@@ -28,22 +28,22 @@ class GuestUpdate(Scenario):
         self.by_backup = chance.random() < 0.2
         if self.by_backup:
             lab.world.storages["local-lvm"].type = "lvm"
-        wanted = {
+        arguments = {
             "guest": VMID,
             "check": "true" if self.healthy else "false",
             "health_seconds": chance.choice((0, 10)),
             "keep": self.keep,
             **({"backup_storage": "nas"} if self.by_backup else {}),
         }
-        return [Told("run_guest_update", wanted)]
+        return [ToolCall("run_guest_update", arguments)]
 
-    def follow_up(self, evidence: Evidence, told: Told) -> Told | None:
+    def follow_up(self, evidence: Evidence, call: ToolCall) -> ToolCall | None:
         return None
 
     def objections(self, evidence: Evidence, run: Run | None) -> list[str]:
         if run is None or run.state is RunState.ABORTED:
             return []
-        found = []
+        objections = []
         report, guest = run.report, evidence.guests[VMID]
         back = [
             task
@@ -52,32 +52,36 @@ class GuestUpdate(Scenario):
         ]
         good = self.healthy and self.updates
         if (report["verdict"] == "healthy") != (run.state is RunState.DONE):
-            found.append(f"the run ended as {run.state}, its verdict is {report['verdict']}")
+            objections.append(f"the run ended as {run.state}, its verdict is {report['verdict']}")
         if run.state is RunState.DONE and not good:
-            found.append("the guest is not healthy, and the run says that it is")
+            objections.append("the guest is not healthy, and the run says that it is")
         if run.state is RunState.FAILED and good and evidence.quiet:
-            found.append(f"the guest is healthy, and the run says: {run.reason}")
+            objections.append(f"the guest is healthy, and the run says: {run.reason}")
         if run.state is RunState.DONE and back:
-            found.append("a healthy guest was rolled back")
+            objections.append("a healthy guest was rolled back")
         if run.state is RunState.DONE and evidence.lab.world.part(Machines).of(guest).updates:
-            found.append("the guest is said to be updated and is not")
+            objections.append("the guest is said to be updated and is not")
         untouched = "nothing was changed" in report.get("why", "")
         if run.state is RunState.FAILED and not back and not untouched:
-            found.append(f"the guest failed and was not rolled back: {run.reason}")
+            objections.append(f"the guest failed and was not rolled back: {run.reason}")
         if len(back) > 1:
-            found.append(f"it was rolled back {len(back)} times")
-        return found + self._kept(evidence, run, untouched=untouched)
+            objections.append(f"it was rolled back {len(back)} times")
+        return objections + self._kept(evidence, run, untouched=untouched)
 
     def _kept(self, evidence: Evidence, run: Run, *, untouched: bool) -> list[str]:
         """Snapshots or backups of the run, by the rule."""
         if self.by_backup:
             volumes = evidence.lab.world.storages["nas"].volumes("pve1")
-            kept = [one.volid for one in volumes if one.content == "backup" and f"run {run.id}" in (one.notes or "")]
+            kept = [
+                volume.volid
+                for volume in volumes
+                if volume.content == "backup" and f"run {run.id}" in (volume.notes or "")
+            ]
         else:
             kept = [name for name in evidence.guests[VMID].snapshots if name == f"update-{run.id}"]
-        wanted = self.keep == "always" or (self.keep == "failure" and run.state is RunState.FAILED)
+        expected = self.keep == "always" or (self.keep == "failure" and run.state is RunState.FAILED)
         if untouched or run.report.get("not_removed"):
             return []
-        if wanted != bool(kept):
+        if expected != bool(kept):
             return [f"keep={self.keep}, {run.state}, and these are there: {kept}"]
         return [f"there are {len(kept)} of them"] if len(kept) > 1 else []

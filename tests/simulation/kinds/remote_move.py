@@ -6,8 +6,8 @@ import random
 import re
 
 from pve_simulator.guests.guest import Guest, Kind
-from quorate.state.runs import Run, RunState
-from tests.simulation.evidence import Evidence, Told
+from quorate.runs.store import Run, RunState
+from tests.simulation.evidence import Evidence, ToolCall
 from tests.simulation.kinds import Scenario
 
 VMID = 100
@@ -18,20 +18,22 @@ class RemoteMove(Scenario):
     clusters = ("lab", "far")
     tasks = ("qmigrate", "vzmigrate", "qmdestroy", "vzdestroy")
 
-    def begin(self, evidence: Evidence, chance: random.Random) -> list[Told]:
+    def begin(self, evidence: Evidence, chance: random.Random) -> list[ToolCall]:
         lab, far = evidence.labs.values()
         kind: Kind = chance.choice(("qemu", "qemu", "lxc"))
         self.running, self.deletes = chance.random() < 0.8, chance.random() < 0.5
         lab.builder.guest(
             kind, VMID, "web", "pve1", memory=1024, disk=4, storage="local-lvm", running=self.running
         )  # fmt: skip
-        taken = chance.random() < 0.3
-        if taken:
+        is_taken = chance.random() < 0.3
+        if is_taken:
             far.builder.guest("qemu", VMID, "other", "pve1", memory=1024, disk=4, storage="local-lvm")
         evidence.lab.requests.observe = lambda method, path: self._watch(evidence, method, path)
-        return [Told("run_remote_move", {"guest": VMID, "to": "far", "delete_source": self.deletes, "cluster": "lab"})]
+        return [
+            ToolCall("run_remote_move", {"guest": VMID, "to": "far", "delete_source": self.deletes, "cluster": "lab"})
+        ]
 
-    def follow_up(self, evidence: Evidence, told: Told) -> Told | None:
+    def follow_up(self, evidence: Evidence, call: ToolCall) -> ToolCall | None:
         return None
 
     def _watch(self, evidence: Evidence, method: str, path: str) -> None:
@@ -47,30 +49,30 @@ class RemoteMove(Scenario):
 
     def objections(self, evidence: Evidence, run: Run | None) -> list[str]:
         source, arrived = evidence.guests.get(VMID), self._arrived(evidence)
-        found = []
+        objections = []
         if len(arrived) > 1:
-            found.append(f"it arrived {len(arrived)} times")
+            objections.append(f"it arrived {len(arrived)} times")
         copies = [*([source] if source else []), *arrived]
-        running = [one for one in copies if one.running]
+        running = [copy for copy in copies if copy.running]
         if not copies:
             return ["the guest is gone"]
         if len(running) > 1:
-            found.append("it runs in both clusters")
+            objections.append("it runs in both clusters")
         if self.running and not running:
-            found.append("it runs nowhere")
-        if any("lock" in one.config for one in copies):
-            found.append("it is left locked")
+            objections.append("it runs nowhere")
+        if any("lock" in copy.config for copy in copies):
+            objections.append("it is left locked")
         writes = [path for method, path in evidence.labs["far"].requests if method != "GET"]
-        found += [f"the other cluster received {path}" for path in writes]
+        objections += [f"the other cluster received {path}" for path in writes]
         if run is None:
-            return found
+            return objections
         if run.state is RunState.DONE:
             if not arrived:
-                found.append("the run says that it was moved")
+                objections.append("the run says that it was moved")
             if self.deletes != (source is None):
-                found.append(f"delete_source={self.deletes}, and the source is {'there' if source else 'gone'}")
+                objections.append(f"delete_source={self.deletes}, and the source is {'there' if source else 'gone'}")
         elif source is None and run.state is not RunState.ABORTED:
-            found.append(f"the source is gone: {run.state} {run.reason}")
+            objections.append(f"the source is gone: {run.state} {run.reason}")
         if run.state is RunState.FAILED and "as it was" in run.reason and arrived:
-            found.append(f"it was moved, and the run says: {run.reason}")
-        return found
+            objections.append(f"it was moved, and the run says: {run.reason}")
+        return objections

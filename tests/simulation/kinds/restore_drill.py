@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 from pve_simulator.storage.archives import open_archive
-from quorate.state.runs import Run, RunState
-from tests.simulation.evidence import Evidence, Told
+from quorate.runs.store import Run, RunState
+from tests.simulation.evidence import Evidence, ToolCall
 from tests.simulation.kinds import Scenario
 
 _START = re.compile(r"/nodes/pve\d/(?:qemu|lxc)/(\d+)/status/start")
@@ -18,7 +18,7 @@ MIB = 1024**2
 class RestoreDrill(Scenario):
     tasks = ("qmstart", "vzstart", "qmdestroy", "vzdestroy", "qmstop")
 
-    def begin(self, evidence: Evidence, chance: random.Random) -> list[Told]:
+    def begin(self, evidence: Evidence, chance: random.Random) -> list[ToolCall]:
         lab = evidence.lab
         guests = lab.guests(chance, 1, 2)
         self.fates: dict[str, str] = {}
@@ -39,27 +39,27 @@ class RestoreDrill(Scenario):
             self.fates[volume.volid] = fate
         evidence.lab.requests.observe = lambda method, path: _watch(evidence, method, path)
         check = chance.choice(({}, {}, {"check": "true"}))
-        return [Told("run_restore_drill", {"backups": list(self.fates), "boot_seconds": 15.0, **check})]
+        return [ToolCall("run_restore_drill", {"backups": list(self.fates), "boot_seconds": 15.0, **check})]
 
-    def follow_up(self, evidence: Evidence, told: Told) -> Told | None:
+    def follow_up(self, evidence: Evidence, call: ToolCall) -> ToolCall | None:
         return None
 
     def objections(self, evidence: Evidence, run: Run | None) -> list[str]:
-        found: list[str] = []
+        objections: list[str] = []
         if run is None or run.state is RunState.ABORTED:
-            return found
+            return objections
         rows = run.report["backups"]
         for backup, fate in self.fates.items():
             verdict = rows.get(backup, {}).get("verdict")
             if verdict not in ("passed", "failed"):
-                found.append(f"{backup} has no verdict: {verdict}")
+                objections.append(f"{backup} has no verdict: {verdict}")
             if verdict == "passed" and fate != "good":
-                found.append(f"{backup} is {fate} and is said to be proved")
+                objections.append(f"{backup} is {fate} and is said to be proved")
             if verdict == "failed" and fate == "good" and evidence.quiet:
-                found.append(f"{backup} is good and is said to have failed: {rows[backup].get('why')}")
+                objections.append(f"{backup} is good and is said to have failed: {rows[backup].get('why')}")
         if run.state is RunState.DONE and set(self.fates.values()) != {"good"}:
-            found.append("the run says that all backups are proved")
-        return found
+            objections.append("the run says that all backups are proved")
+        return objections
 
 
 def _watch(evidence: Evidence, method: str, path: str) -> None:

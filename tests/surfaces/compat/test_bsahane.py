@@ -8,11 +8,10 @@ import pytest
 
 from pve_simulator.guest_os.machine import Machines
 from quorate.app import simulated_cluster
-from quorate.config import Access
-from tests.coverage import bsahane, checks, tasks
-from tests.coverage.rows import Done
-from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
+from quorate.config import Access, Approval
+from tests.rigs.compat_session import Done, Row, attempt, documented, refused, surface
 from tests.rigs.mcp_session import second_server, text_of
+from tests.surfaces.compat.rows import bsahane, checks, setups
 
 pytestmark = pytest.mark.anyio
 
@@ -35,10 +34,10 @@ def vms_are_listed(done: Done) -> None:
 
 
 def containers_are_listed(done: Done) -> None:
-    found = {row["vmid"] for row in done.facts["result"]}
+    facts = {row["vmid"] for row in done.facts["result"]}
     world = done.world.guests.values()
-    assert found == {guest.vmid for guest in world if (guest.kind, guest.node, guest.running) == ("lxc", "pve3", False)}
-    assert found
+    assert facts == {guest.vmid for guest in world if (guest.kind, guest.node, guest.running) == ("lxc", "pve3", False)}
+    assert facts
 
 
 def is_selected(kind: str):
@@ -57,11 +56,11 @@ async def node_is_told(done: Done) -> None:
 
 
 def storages_are_listed(done: Done) -> None:
-    found = {row["storage"]: row for row in done.facts["result"]}
-    assert {name: row["type"] for name, row in found.items()} == {
-        one.id: one.type for one in done.world.storages.values()
+    storages = {row["storage"]: row for row in done.facts["result"]}
+    assert {name: row["type"] for name, row in storages.items()} == {
+        storage.id: storage.type for storage in done.world.storages.values()
     }
-    for row in found.values():
+    for row in storages.values():
         assert row["used"] + row["avail"] == row["total"] > 0
 
 
@@ -76,7 +75,7 @@ def tasks_are_listed(done: Done) -> None:
 
 
 async def task_is_told(done: Done) -> None:
-    assert done.facts == await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/status")
+    assert done.facts == await done.get(f"/nodes/pve1/tasks/{done.arguments['upid']}/status")
     assert (done.facts["status"], done.facts["exitstatus"]) == ("stopped", "OK")
 
 
@@ -87,37 +86,37 @@ async def firewall_is_told(done: Done) -> None:
 
 
 READS = [
-    Try("proxmox-list-nodes", {}, listing("/nodes")),
-    Try("proxmox-node-status", {"node": "pve2"}, node_is_told),
-    Try("proxmox-list-vms", {"node": "pve1", "status": "running", "search": "Docker"}, vms_are_listed),
-    Try("proxmox-vm-info", {"vmid": 104, "name": None}, is_selected("qemu")),
-    Try("proxmox-list-lxc", {"node": "pve3", "status": "stopped"}, containers_are_listed),
-    Try("proxmox-lxc-info", {"vmid": 204, "name": "grafana", "node": "pve3"}, is_selected("lxc")),
-    Try("proxmox-list-storage", {}, storages_are_listed),
-    Try(
+    Row("proxmox-list-nodes", {}, listing("/nodes")),
+    Row("proxmox-node-status", {"node": "pve2"}, node_is_told),
+    Row("proxmox-list-vms", {"node": "pve1", "status": "running", "search": "Docker"}, vms_are_listed),
+    Row("proxmox-vm-info", {"vmid": 104, "name": None}, is_selected("qemu")),
+    Row("proxmox-list-lxc", {"node": "pve3", "status": "stopped"}, containers_are_listed),
+    Row("proxmox-lxc-info", {"vmid": 204, "name": "grafana", "node": "pve3"}, is_selected("lxc")),
+    Row("proxmox-list-storage", {}, storages_are_listed),
+    Row(
         "proxmox-storage-content",
         {"node": "pve1", "storage": "nas"},
         listing("/nodes/pve1/storage/nas/content"),
     ),
-    Try("proxmox-list-bridges", {"node": "pve1"}, bridges_are_listed),
-    Try("proxmox-list-tasks", {"node": "pve3", "user": "carol@pve", "limit": 5}, tasks_are_listed),
-    Try("proxmox-task-status", {"upid": tasks.PAST_TASK}, task_is_told),
-    Try("proxmox-wait-task", {"upid": tasks.PAST_TASK}, task_is_told),
-    Try("proxmox-list-snapshots", {"name": "test-vm"}, listing("/nodes/pve1/qemu/108/snapshot")),
-    Try("proxmox-vm-firewall-get", {"vmid": 102}, firewall_is_told),
-    Try(
+    Row("proxmox-list-bridges", {"node": "pve1"}, bridges_are_listed),
+    Row("proxmox-list-tasks", {"node": "pve3", "user": "carol@pve", "limit": 5}, tasks_are_listed),
+    Row("proxmox-task-status", {"upid": setups.PAST_TASK}, task_is_told),
+    Row("proxmox-wait-task", {"upid": setups.PAST_TASK}, task_is_told),
+    Row("proxmox-list-snapshots", {"name": "test-vm"}, listing("/nodes/pve1/qemu/108/snapshot")),
+    Row("proxmox-vm-firewall-get", {"vmid": 102}, firewall_is_told),
+    Row(
         "proxmox-vm-metrics",
         {"vmid": 102, "timeframe": "day", "cf": "MAX"},
         listing("/nodes/pve1/qemu/102/rrddata", timeframe="day", cf="MAX"),
     ),
-    Try(
+    Row(
         "proxmox-node-metrics",
         {"node": "pve1"},
         listing("/nodes/pve1/rrddata", timeframe="hour", cf="AVERAGE"),
     ),
-    Try("proxmox-list-pools", {}, listing("/pools")),
-    Try("proxmox-list-users", {}, listing("/access/users")),
-    Try("proxmox-list-roles", {}, listing("/access/roles")),
+    Row("proxmox-list-pools", {}, listing("/pools")),
+    Row("proxmox-list-users", {}, listing("/access/users")),
+    Row("proxmox-list-roles", {}, listing("/access/roles")),
 ]
 
 
@@ -142,31 +141,20 @@ def host_is_registered(done: Done) -> None:
 
 
 INSIDE = [
-    Try(EXEC, {"name": "docker01", "vmid": 102, "command": "echo '$(reboot)'"}, command_was_run),
-    Try(EXEC, {"vmid": 102, "command": "tee", "args": ["/tmp/a b"], "input_data": "from stdin"}, program_was_run),
-    Try("proxmox-register-vm-as-host", {"vmid": 102, "ssh_private_key_path": "/keys/me"}, host_is_registered),
+    Row(EXEC, {"name": "docker01", "vmid": 102, "command": "echo '$(reboot)'"}, command_was_run),
+    Row(EXEC, {"vmid": 102, "command": "tee", "args": ["/tmp/a b"], "input_data": "from stdin"}, program_was_run),
+    Row("proxmox-register-vm-as-host", {"vmid": 102, "ssh_private_key_path": "/keys/me"}, host_is_registered),
 ]
-WRITES = [row for row in bsahane.ROWS if row.tool not in {tried.tool for tried in [*READS, *INSIDE]}]
+WRITES = [row for row in bsahane.ROWS if row.tool not in {row.tool for row in [*READS, *INSIDE]}]
 
 
-def sure(tool: str, given: dict[str, Any]) -> dict[str, Any]:
+def sure(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """With the caller's yes, and waiting for the end."""
     yes: dict[str, Any] = {name: True for name in ("confirm", "wait") if name in DOCUMENTED[tool]}
-    return {**given, **yes}
+    return {**arguments, **yes}
 
 
-async def test_the_tools_are_listed_exactly_as_documented(tmp_path):
-    async with surface(tmp_path, SYSTEM) as quorate:
-        listed = {tool.name: as_documented(tool.input_schema) for tool in (await quorate.client.list_tools()).tools}
-    assert len(listed) == 53
-    assert listed == DOCUMENTED
-
-
-def test_every_tool_is_tried():
-    assert {one.tool for one in [*READS, *INSIDE]} | {row.tool for row in WRITES} == set(DOCUMENTED)
-
-
-async def test_every_read_tells_what_the_cluster_holds(tmp_path):
+async def test_every_read_shows_what_the_cluster_has(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
         for read in READS:
             await attempt(quorate, read)
@@ -174,21 +162,21 @@ async def test_every_read_tells_what_the_cluster_holds(tmp_path):
 
 async def test_commands_run_inside_and_a_vm_becomes_a_host(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.OPERATE) as quorate:
-        for tried in INSIDE:
-            await attempt(quorate, tried)
+        for row in INSIDE:
+            await attempt(quorate, row)
         text = await refused(quorate, "proxmox-register-vm-as-host", name="win11")
         assert "107 win11 cannot be a host. It is stopped." in text
 
 
 @pytest.mark.parametrize("row", WRITES, ids=[row.tool for row in WRITES])
-async def test_every_change_has_its_effect(tmp_path, row):
-    given = sure(row.tool, dict(row.given))
-    if "file_path" in given:
-        image = tmp_path / given["file_path"]
+async def test_every_change_has_its_effect_and_its_dry_run_has_none(tmp_path, row):
+    arguments = sure(row.tool, dict(row.arguments))
+    if "file_path" in arguments:
+        image = tmp_path / arguments["file_path"]
         image.write_bytes(b"not much of an image")
-        given["file_path"] = str(image)
+        arguments["file_path"] = str(image)
     async with surface(tmp_path, SYSTEM) as quorate:
-        done = await attempt(quorate, Try(row.tool, given, row.check, row.prepare))
+        done = await attempt(quorate, replace(row, arguments=arguments), dry_run=True)
         assert set(done.facts) & {"upid", "result", "results"}
         if "status" in done.facts:
             assert (done.facts["status"]["status"], done.facts["status"]["exitstatus"]) == ("stopped", "OK")
@@ -197,7 +185,7 @@ async def test_every_change_has_its_effect(tmp_path, row):
 # -- its own words -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_change_that_is_not_waited_for_only_names_its_task_which_can_then_be_waited_for(tmp_path):
+async def test_without_wait_a_change_returns_its_task_for_wait_task(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         begun = await quorate.facts("proxmox-start-vm", name="win11")
         assert set(begun) == {"upid"}
@@ -249,7 +237,7 @@ async def test_options_network_cards_and_cloud_init_of_one_call_go_where_they_be
         checks.has(config, memory="4096", tags="lab;new", ciuser="me", net0=checks.holds("bridge=vmbr1", "tag=7"))
 
 
-async def test_a_guest_of_the_other_kind_is_not_taken(tmp_path):
+async def test_a_guest_of_the_other_type_is_refused(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         text = await refused(quorate, "proxmox-delete-vm", vmid=206, confirm=True)
         assert "206 is a container. proxmox-delete-vm is for VMs only." in text
@@ -262,7 +250,7 @@ async def test_a_guest_of_the_other_kind_is_not_taken(tmp_path):
         assert "proxmox-start-vm needs a guest. Give vmid or name" in await refused(quorate, "proxmox-start-vm")
 
 
-async def test_a_name_that_occurs_twice_is_told_apart_by_the_node(tmp_path):
+async def test_the_node_distinguishes_two_guests_of_the_same_name(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         guests = quorate.sim.world.guests
         guests[105].config["name"] = guests[104].config["name"]
@@ -273,7 +261,7 @@ async def test_a_name_that_occurs_twice_is_told_apart_by_the_node(tmp_path):
         assert ":qmreboot:105:" in answer["upid"]
 
 
-async def test_what_the_schema_leaves_open_and_the_tool_needs_is_asked_for_by_its_name(tmp_path):
+async def test_an_argument_that_is_needed_but_optional_in_the_schema_is_named(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         wanting: dict[str, tuple[dict[str, Any], str]] = {
             "proxmox-create-snapshot": ({"vmid": 104}, "snapname"),
@@ -282,14 +270,14 @@ async def test_what_the_schema_leaves_open_and_the_tool_needs_is_asked_for_by_it
             "proxmox-configure-lxc": ({"vmid": 206, "params": {}}, "params"),
             "proxmox-create-lxc": ({"hostname": "ct"}, "ostemplate"),
         }
-        for tool, (given, missing) in wanting.items():
-            assert f"{tool} needs the argument '{missing}'" in await refused(quorate, tool, **sure(tool, given))
+        for tool, (arguments, missing) in wanting.items():
+            assert f"{tool} needs the argument '{missing}'" in await refused(quorate, tool, **sure(tool, arguments))
         assert "proxmox-node-status needs a node. Available: pve1, pve2, pve3" in await refused(
             quorate, "proxmox-node-status"
         )
 
 
-async def test_unknown_arguments_are_refused_with_what_would_be_right(tmp_path):
+async def test_an_unknown_argument_is_refused_with_the_closest_name(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         text = await refused(quorate, "proxmox-start-vm", vmid=107, wiat=True)
         assert "proxmox-start-vm has no argument 'wiat'. Did you mean 'wait'?" in text
@@ -298,17 +286,20 @@ async def test_unknown_arguments_are_refused_with_what_would_be_right(tmp_path):
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_asks_for_confirm_does_nothing_without_it(tmp_path):
+async def test_without_confirm_only_a_dry_run_is_answered(tmp_path):
     asking = [row for row in WRITES if "confirm" in DOCUMENTED[row.tool]]
     async with surface(tmp_path, SYSTEM) as quorate:
+        mark = len(quorate.sim.requests)
         for row in asking:
-            for no in ({}, {"confirm": False}, {"confirm": None}):
-                text = await refused(quorate, row.tool, **{**row.given, **no})
+            for unconfirmed in ({}, {"confirm": False}, {"confirm": None}):
+                text = await refused(quorate, row.tool, **{**row.arguments, **unconfirmed})
                 assert f"{row.tool} does nothing without confirm=true" in text
-        assert not quorate.audit()
+            if row.prepare is None and "file_path" not in row.arguments:
+                await quorate.facts(row.tool, **{**row.arguments, "dry_run": True})
+        assert {method for method, _ in quorate.requests_since(mark)} == {"GET"}
 
 
-async def test_what_lacks_confirm_is_not_blamed_on_the_access_level(tmp_path):
+async def test_a_missing_confirm_is_reported_before_the_access_level(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.OPERATE) as quorate:
         text = await refused(quorate, "proxmox-delete-vm", name="router")
         assert text.endswith("Ask the person you work for; if they agree, call again with confirm=true.")
@@ -318,9 +309,9 @@ async def test_what_lacks_confirm_is_not_blamed_on_the_access_level(tmp_path):
 async def test_at_access_read_every_change_is_refused_and_says_what_the_operator_has_to_set(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
         for row in WRITES:
-            if "file_path" in row.given:
+            if "file_path" in row.arguments:
                 continue
-            text = await refused(quorate, row.tool, **sure(row.tool, dict(row.given)))
+            text = await refused(quorate, row.tool, **sure(row.tool, dict(row.arguments)))
             assert f"{row.tool} is refused at access level read" in text
             assert "starting Quorate with --access" in text
         text = await refused(quorate, "proxmox-delete-vm", vmid=107, confirm=True)
@@ -329,9 +320,7 @@ async def test_at_access_read_every_change_is_refused_and_says_what_the_operator
         assert f"{EXEC} is refused at access level read" in text
 
 
-async def test_confirm_is_no_approval(tmp_path):
-    from quorate.config import Approval
-
+async def test_confirm_does_not_replace_an_approval(tmp_path):
     async with surface(tmp_path, SYSTEM, approval=Approval.ASK) as quorate:
         text = await refused(quorate, "proxmox-delete-vm", vmid=107, confirm=True)
         assert "waits for an operator's approval" in text
@@ -339,8 +328,6 @@ async def test_confirm_is_no_approval(tmp_path):
 
 
 async def test_with_plan_tokens_the_dry_run_gives_one_and_the_call_takes_it(tmp_path):
-    from quorate.config import Approval
-
     async with surface(tmp_path, SYSTEM, approval=Approval.TOKEN) as quorate:
         assert "needs the plan token" in await refused(quorate, "proxmox-stop-vm", vmid=104, wait=True)
         token = (await quorate.facts("proxmox-stop-vm", vmid=104, dry_run=True))["plan_token"]
@@ -355,8 +342,8 @@ async def test_a_rule_that_is_there_is_not_added_a_second_time(tmp_path):
         await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
         again = await quorate.facts("proxmox-vm-firewall-set", vmid=102, rules=rules, confirm=True)
         assert again["unchanged"] == ["All of it already exists"]
-        told = await quorate.facts("proxmox-vm-firewall-get", vmid=102)
-        assert sorted(rule["dport"] for rule in told["rules"]) == ["22", "443"]
+        firewall = await quorate.facts("proxmox-vm-firewall-get", vmid=102)
+        assert sorted(rule["dport"] for rule in firewall["rules"]) == ["22", "443"]
 
 
 async def test_the_documented_examples_work_as_they_are_written(tmp_path):
@@ -381,7 +368,7 @@ async def test_an_address_may_be_followed_by_its_gateway(tmp_path):
         assert {"bridge=vmbr0", "ip=192.168.1.50/24", "gw=192.168.1.1"} <= set(card.split(","))
 
 
-async def test_cards_are_told_by_their_slot(tmp_path):
+async def test_network_cards_are_named_by_their_slot(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         assert (await quorate.facts("proxmox-vm-nic-add", vmid=108, bridge="vmbr1", confirm=True))["added"] == "net1"
         assert (await quorate.facts("proxmox-vm-nic-remove", vmid=108, slot=1, confirm=True))["removed"] == "net1"
@@ -391,8 +378,8 @@ async def test_cards_are_told_by_their_slot(tmp_path):
 async def test_a_compression_may_be_written_as_pve_does(tmp_path, compress, ending):
     async with surface(tmp_path, SYSTEM) as quorate:
         await quorate.facts("proxmox-backup-vm", vmid=108, storage="nas", compress=compress, confirm=True)
-        stored = [one.volid for one in quorate.sim.world.storages["nas"].volumes("pve1")]
-        assert [one for one in stored if "vzdump-qemu-108-" in one and one.endswith(ending)]
+        stored = [volume.volid for volume in quorate.sim.world.storages["nas"].volumes("pve1")]
+        assert [volid for volid in stored if "vzdump-qemu-108-" in volid and volid.endswith(ending)]
 
 
 async def test_rules_are_in_force_in_their_order_before_those_that_were_there(tmp_path):
@@ -407,16 +394,16 @@ async def test_rules_are_in_force_in_their_order_before_those_that_were_there(tm
         assert len(shown["results"]) == 2
         added = await quorate.facts("proxmox-vm-firewall-set", vmid=108, rules=[ssh, rest], confirm=True)
         assert added["rules_added"] == 2
-        told = (await quorate.facts("proxmox-vm-firewall-get", vmid=108))["rules"]
-        assert [(one["action"], one.get("dport")) for one in told] == [
+        rules = (await quorate.facts("proxmox-vm-firewall-get", vmid=108))["rules"]
+        assert [(rule["action"], rule.get("dport")) for rule in rules] == [
             ("ACCEPT", "22"),
             ("DROP", None),
             ("ACCEPT", "80"),
         ]
         last = {"type": "in", "action": "REJECT", "pos": 3}
         await quorate.facts("proxmox-vm-firewall-set", vmid=108, rules=[last], confirm=True)
-        told = (await quorate.facts("proxmox-vm-firewall-get", vmid=108))["rules"]
-        assert [one["action"] for one in told] == ["ACCEPT", "DROP", "ACCEPT", "REJECT"]
+        rules = (await quorate.facts("proxmox-vm-firewall-get", vmid=108))["rules"]
+        assert [rule["action"] for rule in rules] == ["ACCEPT", "DROP", "ACCEPT", "REJECT"]
 
 
 async def test_a_pool_is_neither_made_by_adding_to_it_nor_changed_by_creating_it(tmp_path):
@@ -428,7 +415,7 @@ async def test_a_pool_is_neither_made_by_adding_to_it_nor_changed_by_creating_it
 
 
 @pytest.mark.parametrize(("default", "expected"), [(None, "local-lvm"), ("tank", "tank")])
-async def test_new_disks_are_where_that_server_puts_them(tmp_path, default, expected):
+async def test_new_disks_are_on_the_storage_that_the_other_server_would_choose(tmp_path, default, expected):
     async with surface(tmp_path, SYSTEM) as quorate:
         target = replace(simulated_cluster(quorate.sim), default_storage=default)
         async with second_server(quorate, tmp_path / "second.jsonl", clusters=(target,)) as second:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.hints import DEVICE_DECOMMISSION, GUEST_POWER, GUEST_SERVICE, OMITTED, TASK_WAIT, Advice, either, see
+from quorate.hints import OMITTED, Advice, either, see, tools
 from quorate.operations.registry import operations
 from quorate.pve.lookup import Resource
 from quorate.surfaces import compat
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 OPT_INS = ("PROXMOX_ALLOW_ELEVATED", "PROXMOX_ENABLE_DESTRUCTIVE")
 EVERY_NAME = set(operations()) | {tool for name in SYSTEMS for tool in system(name).tools}
-EVERY_ARGUMENT = {name for one in operations().values() for name in one.arguments.__struct_fields__}
+EVERY_ARGUMENT = {name for operation in operations().values() for name in operation.arguments.__struct_fields__}
 OUR_ARGUMENTS = {name for name in EVERY_ARGUMENT if "_" in name}
 
 
@@ -38,7 +38,7 @@ def advise(name, tool, advice, guest_type=None):
 def test_there_is_advice_to_look_at():
     advice = built_advice()
     assert len(advice) > 300
-    assert any("full=true" in str(one) for one in advice)
+    assert any("full=true" in str(text) for text in advice)
 
 
 @pytest.mark.thorough
@@ -50,37 +50,43 @@ def test_no_advice_names_a_tool_or_an_argument_that_is_not_there(name):
         for advice in built_advice():
             text = advice.render(translator.naming(tool))
             assert named_in(text) <= set(served.tools), (tool.name, str(advice), text)
-            mentioned = [tool, *(served.tools[one] for one in named_in(text))]
-            arguments = {spelling for one in mentioned for spelling in one.spellings}
-            given = set(re.findall(r"(?<![\w-])([a-z][a-z_]*)=", text)) & EVERY_ARGUMENT
-            assert given <= arguments, (tool.name, str(advice), text)
+            mentioned = [tool, *(served.tools[name] for name in named_in(text))]
+            arguments = {spelling for tool in mentioned for spelling in tool.spellings}
+            assigned = set(re.findall(r"(?<![\w-])([a-z][a-z_]*)=", text)) & EVERY_ARGUMENT
+            assert assigned <= arguments, (tool.name, str(advice), text)
             assert set(re.findall(r"\w+", text)) & OUR_ARGUMENTS <= arguments, (tool.name, str(advice), text)
             assert not text.startswith((",", "or ", ";", ":")), (tool.name, str(advice), text)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_what_a_surface_says_of_its_own_names_its_own_tools(name):
+def test_descriptions_of_a_surface_name_only_its_own_tools(name):
     """Descriptions of tools and arguments, and the hints that are written for this surface."""
     served = system(name)
-    texts = [part for tool in served.tools.values() for part in (tool.about, *(one.about for one in tool.accepted))]
+    texts = [
+        part
+        for tool in served.tools.values()
+        for part in (tool.about, *(parameter.about for parameter in tool.accepted))
+    ]
     texts += [text for _, text in literal_texts(Path(compat.__file__).parent / name)]
     for text in texts:
         assert named_in(text) <= set(served.tools), text
 
 
 def test_a_call_of_ours_becomes_the_call_of_theirs_that_does_the_same():
-    follow = Advice("Follow it", TASK_WAIT(task="UPID:pve1:1:"))
+    follow = Advice("Follow it", tools.task_wait(task="UPID:pve1:1:"))
     assert advise("bsahane", "proxmox-stop-vm", follow) == "Follow it: proxmox-wait-task upid=UPID:pve1:1:"
     assert advise("brynnjocelyn", "stop_vm", follow) == "Follow it: get_task_status upid=UPID:pve1:1:"
     assert advise("gilby125", "proxmox_stop_vm", follow) == "Follow it"
-    anyway = Advice("Decommission it anyway", DEVICE_DECOMMISSION(move_to="…"), DEVICE_DECOMMISSION(force=True))
+    anyway = Advice(
+        "Decommission it anyway", tools.device_decommission(move_to="…"), tools.device_decommission(force=True)
+    )
     assert advise("washyu", "decommission_device", anyway) == (
         "Decommission it anyway: decommission_device migration_plan=…, decommission_device force_removal=true"
     )
 
 
 def test_an_alternative_is_left_out_where_the_tool_does_not_take_its_argument():
-    stop = either(Advice("Shut it down first", GUEST_POWER(action="shutdown")), Advice("give {stop}", stop=True))
+    stop = either(Advice("Shut it down first", tools.guest_power(action="shutdown")), Advice("give {stop}", stop=True))
     assert advise("gilby125", "proxmox_delete_lxc", stop) == "Shut it down first: proxmox_shutdown_lxc"
     forced = advise("solomonneas", "proxmox_destroy_resource", stop)
     assert forced == "Shut it down first (proxmox_stop_resource), or give force=true"
@@ -89,7 +95,7 @@ def test_an_alternative_is_left_out_where_the_tool_does_not_take_its_argument():
 def test_an_argument_that_is_required_cannot_be_left_out():
     advice = Advice("Leave {vmid} out", vmid=OMITTED)
     required = {
-        (name, tool.name): any(one.required for one in tool.accepted if "vmid" in one.spellings)
+        (name, tool.name): any(parameter.required for parameter in tool.accepted if "vmid" in parameter.spellings)
         for name in SYSTEMS
         for tool in system(name).tools.values()
         if "vmid" in tool.spellings and "vmid" not in tool.needs
@@ -100,22 +106,22 @@ def test_an_argument_that_is_required_cannot_be_left_out():
 
 
 def test_a_tool_for_either_type_leads_to_the_tools_for_the_type_of_its_guest():
-    start = Advice("Start it", GUEST_POWER(action="start"))
+    start = Advice("Start it", tools.guest_power(action="start"))
     assert advise("bsahane", "proxmox-guest-exec", start, "qemu") == "Start it: proxmox-start-vm"
     assert advise("bsahane", "proxmox-guest-exec", start, "lxc") == "Start it: proxmox-start-lxc"
 
 
 def test_a_tool_that_needs_a_node_is_named_with_that_of_the_guest_and_of_no_other():
-    start, other = (Advice("Start it", GUEST_POWER(guest=vmid, action="start")) for vmid in (105, 106))
+    start, other = (Advice("Start it", tools.guest_power(guest=vmid, action="start")) for vmid in (105, 106))
     called = ("gilby125", "proxmox_delete_vm")
     assert advise(*called, start, "qemu") == "Start it: proxmox_start_vm node=pve3 vmid=105"
     assert advise(*called, other, "qemu") == "Start it: proxmox_start_vm vmid=106"
     assert advise("bsahane", "proxmox-delete-vm", start, "qemu") == "Start it: proxmox-start-vm vmid=105"
 
 
-def test_a_tool_that_has_just_been_called_is_no_advice_and_nothing_is_to_be_listed_without_one():
-    assert advise("solomonneas", "proxmox_service_status", see("List the services", GUEST_SERVICE)) == ""
-    again = Advice("Look at another", GUEST_SERVICE(service="ssh"))
+def test_advice_never_repeats_the_called_tool_or_lists_without_a_tool():
+    assert advise("solomonneas", "proxmox_service_status", see("List the services", tools.guest_service)) == ""
+    again = Advice("Look at another", tools.guest_service(service="ssh"))
     text = advise("solomonneas", "proxmox_service_status", again)
     assert text == "Look at another: proxmox_service_status service=ssh"
 
@@ -142,15 +148,19 @@ TAKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "tool", "given"), TAKEN, ids=[f"{name}-{tool}" for name, tool, _ in TAKEN])
-async def test_a_vmid_that_is_taken_is_refused_on_every_surface(tmp_path, name, tool, given):
+@pytest.mark.parametrize(("name", "tool", "arguments"), TAKEN, ids=[f"{name}-{tool}" for name, tool, _ in TAKEN])
+async def test_a_vmid_that_is_taken_is_refused_on_every_surface(tmp_path, name, tool, arguments):
     async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
         before = dict(served.sim.world.guests)
-        text = await refused(served, tool, **given)
+        text = await refused(served, tool, **arguments)
         assert "The vmid 101 is taken" in text
         assert "homeassistant" in text
         assert f"such as {served.sim.world.next_free_vmid()}" in text
-        optional = next(one for one in system(name).tools[tool].parameters if given.get(one.name) in (101, "101"))
+        optional = next(
+            parameter
+            for parameter in system(name).tools[tool].parameters
+            if arguments.get(parameter.name) in (101, "101")
+        )
         assert ("leave vmid out" in text) == (not optional.required)
         assert served.sim.world.guests == before
 
@@ -162,10 +172,10 @@ WITHOUT_LOGIN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tool", "given"), WITHOUT_LOGIN, ids=[name for name, *_ in WITHOUT_LOGIN])
-async def test_a_warning_names_no_argument_that_the_tool_does_not_have(tmp_path, name, tool, given):
+@pytest.mark.parametrize(("name", "tool", "arguments"), WITHOUT_LOGIN, ids=[name for name, *_ in WITHOUT_LOGIN])
+async def test_a_warning_names_no_argument_that_the_tool_does_not_have(tmp_path, name, tool, arguments):
     async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
-        answer = text_of(await served.call(tool, **given, ostemplate="debian-13-standard_13.1-2_amd64.tar.zst"))
+        answer = text_of(await served.call(tool, **arguments, ostemplate="debian-13-standard_13.1-2_amd64.tar.zst"))
         assert "pct enter" in answer
         assert set(re.findall(r"\w+", answer)) & OUR_ARGUMENTS <= set(system(name).tools[tool].spellings)
 
@@ -197,16 +207,16 @@ LED_TO = [
 
 
 @pytest.mark.parametrize(
-    ("name", "tool", "given", "has", "lacks"), LED_TO, ids=[f"{name}-{tool}" for name, tool, *_ in LED_TO]
+    ("name", "tool", "arguments", "has", "lacks"), LED_TO, ids=[f"{name}-{tool}" for name, tool, *_ in LED_TO]
 )
-async def test_a_refusal_leads_only_to_what_helps_there(tmp_path, name, tool, given, has, lacks):
+async def test_a_refusal_leads_only_to_what_helps_there(tmp_path, name, tool, arguments, has, lacks):
     async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
-        text = await refused(served, tool, **given)
-        assert all(one in text for one in has), text
-        assert not any(one in text for one in lacks), text
+        text = await refused(served, tool, **arguments)
+        assert all(name in text for name in has), text
+        assert not any(lack in text for lack in lacks), text
 
 
-async def test_who_sees_no_bridge_is_advised_only_what_the_tool_can_do(tmp_path):
+async def test_without_a_visible_bridge_the_advice_fits_the_tool(tmp_path):
     async with surface(tmp_path, "brynnjocelyn") as served:
         world = served.sim.world
         for path, role in (("/vms", "PVEVMAdmin"), ("/storage", "PVEDatastoreUser")):
@@ -232,12 +242,12 @@ RESTORES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tool", "given"), RESTORES, ids=[name for name, *_ in RESTORES])
-async def test_a_restore_to_a_taken_vmid_is_refused_with_what_can_be_done_there(tmp_path, name, tool, given):
+@pytest.mark.parametrize(("name", "tool", "arguments"), RESTORES, ids=[name for name, *_ in RESTORES])
+async def test_a_restore_to_a_taken_vmid_is_refused_with_what_can_be_done_there(tmp_path, name, tool, arguments):
     async with surface(tmp_path, name, opt_ins=OPT_INS) as served:
         stored = served.sim.world.storages["nas"].volumes("pve1")
-        backup = next(one.volid for one in stored if "vzdump-qemu" in one.volid)
-        archive = {key: backup if value == BACKUP else value for key, value in given.items()}
+        backup = next(volume.volid for volume in stored if "vzdump-qemu" in volume.volid)
+        archive = {key: backup if value == BACKUP else value for key, value in arguments.items()}
         text = await refused(served, tool, **archive)
         assert "already exists" in text or "is taken" in text
         assert "overwrite" not in text
@@ -246,7 +256,9 @@ async def test_a_restore_to_a_taken_vmid_is_refused_with_what_can_be_done_there(
 
 async def test_a_change_of_several_steps_that_fails_names_only_tools_of_the_surface(tmp_path):
     async with surface(tmp_path, "washyu", opt_ins=OPT_INS) as served:
-        running = next(one.vmid for one in served.sim.world.guests.values() if one.kind == "qemu" and one.running)
+        running = next(
+            guest.vmid for guest in served.sim.world.guests.values() if guest.kind == "qemu" and guest.running
+        )
         node = served.sim.world.guests[running].node
         served.sim.faults.add("595:DELETE:/nodes/*")
         text = text_of(await served.call("delete_proxmox_vm", node=node, vmid=running))

@@ -7,10 +7,9 @@ import pytest
 
 from pve_simulator.guest_os.machine import Machines
 from quorate.config import Access, Approval
-from tests.coverage import solomonneas, tasks
-from tests.coverage.rows import Done
-from tests.rigs.compat_session import Try, as_documented, attempt, documented, refused, surface
+from tests.rigs.compat_session import Done, Row, attempt, documented, refused, surface
 from tests.rigs.mcp_session import text_of
+from tests.surfaces.compat.rows import setups, solomonneas
 
 pytestmark = pytest.mark.anyio
 
@@ -49,18 +48,24 @@ def told(key: str, path: str, **query: object):
 
 async def backups_are_listed(done: Done) -> None:
     everything = [
-        one["volid"]
+        backup["volid"]
         for node, storage in (("pve1", "nas"), ("pve1", "pbs"), ("pve1", "local"), ("pve2", "local"), ("pve3", "local"))
-        for one in await done.get(f"/nodes/{node}/storage/{storage}/content", content="backup")
-        if done.given.get("vmid") in (None, one["vmid"])
+        for backup in await done.get(f"/nodes/{node}/storage/{storage}/content", content="backup")
+        if done.arguments.get("vmid") in (None, backup["vmid"])
     ]
-    assert sorted(one["volid"] for one in done.facts["backups"]) == sorted(everything)
+    assert sorted(backup["volid"] for backup in done.facts["backups"]) == sorted(everything)
     assert done.facts["count"] == len(everything) > 0
 
 
 async def storages_are_listed(done: Done) -> None:
     (node,) = done.facts["nodes"]
-    assert node == {"node": "pve3", "storage": await done.get("/nodes/pve3/storage")}
+    assert node["node"] == "pve3"
+    assert with_sorted_content(node["storage"]) == with_sorted_content(await done.get("/nodes/pve3/storage"))
+
+
+def with_sorted_content(storages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """PVE lists content types in another order each time."""
+    return [storage | {"content": sorted(storage["content"].split(","))} for storage in storages]
 
 
 async def templates_are_listed(done: Done) -> None:
@@ -72,10 +77,10 @@ async def templates_are_listed(done: Done) -> None:
 
 
 def addresses_are_told(done: Done) -> None:
-    (address,) = [one for one in done.guest().addresses if ":" not in one.ip]
-    (found,) = done.facts["ipv4"]
-    assert (found["address"], found["prefix"]) == (address.ip, 24)
-    assert {one["name"] for one in done.facts["interfaces"]} >= {"lo", found["interface"]}
+    (address,) = [address for address in done.guest().addresses if ":" not in address.ip]
+    (listed,) = done.facts["ipv4"]
+    assert (listed["address"], listed["prefix"]) == (address.ip, 24)
+    assert {interface["name"] for interface in done.facts["interfaces"]} >= {"lo", listed["interface"]}
 
 
 def nothing_is_told_of_one_that_is_stopped(done: Done) -> None:
@@ -89,16 +94,16 @@ def tasks_are_listed(done: Done) -> None:
 
 
 async def task_is_told(done: Done) -> None:
-    assert done.facts == await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/status")
+    assert done.facts == await done.get(f"/nodes/pve1/tasks/{done.arguments['upid']}/status")
 
 
 async def task_is_waited_for(done: Done) -> None:
     assert done.facts["done"] is True
-    assert done.facts["status"] == await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/status")
+    assert done.facts["status"] == await done.get(f"/nodes/pve1/tasks/{done.arguments['upid']}/status")
 
 
 async def log_is_told(done: Done) -> None:
-    lines = await done.get(f"/nodes/pve1/tasks/{done.given['upid']}/log")
+    lines = await done.get(f"/nodes/pve1/tasks/{done.arguments['upid']}/log")
     assert done.facts == {"lines": lines, "total": len(lines)}
 
 
@@ -107,13 +112,13 @@ def id_is_free(done: Done) -> None:
 
 
 async def rights_are_told(done: Done) -> None:
-    found = {one["path"]: one for one in done.facts["paths"]}
-    assert set(found) == {"/", "/pool/mcp-smoke", "/storage/local", "/storage/tank", "/sdn", "/vms/108"}
+    paths = {entry["path"]: entry for entry in done.facts["paths"]}
+    assert set(paths) == {"/", "/pool/mcp-smoke", "/storage/local", "/storage/tank", "/sdn", "/vms/108"}
     path = "/vms/108"
     held = (await done.get("/access/permissions", userid="alice@pve!ci", path=path))[path]
-    assert found[path]["privileges"] == held
-    assert found[path]["missing_required"] == ["VM.Clone"]
-    assert found[path]["has_all_required"] is False
+    assert paths[path]["privileges"] == held
+    assert paths[path]["missing_required"] == ["VM.Clone"]
+    assert paths[path]["has_all_required"] is False
 
 
 def is_fit(done: Done) -> None:
@@ -127,14 +132,14 @@ def pool_is_listed(done: Done) -> None:
 
 
 READS = [
-    Try("proxmox_status", {}, status_is_told),
-    Try("proxmox_list_containers", {}, listed("containers", "lxc")),
-    Try("proxmox_list_vms", {}, listed("vms", "qemu")),
-    Try("proxmox_get_resource", {"vmid": 203}, told("config", "config")),
-    Try("proxmox_get_vm_config", {"vmid": 104}, told("config", "config")),
-    Try("proxmox_get_container_config", {"vmid": 203}, told("config", "config")),
-    Try("proxmox_validate_qemu_smoke_source", {"vmid": 108}, is_fit),
-    Try(
+    Row("proxmox_status", {}, status_is_told),
+    Row("proxmox_list_containers", {}, listed("containers", "lxc")),
+    Row("proxmox_list_vms", {}, listed("vms", "qemu")),
+    Row("proxmox_get_resource", {"vmid": 203}, told("config", "config")),
+    Row("proxmox_get_vm_config", {"vmid": 104}, told("config", "config")),
+    Row("proxmox_get_container_config", {"vmid": 203}, told("config", "config")),
+    Row("proxmox_validate_qemu_smoke_source", {"vmid": 108}, is_fit),
+    Row(
         "proxmox_audit_permissions",
         {
             "userid": "alice@pve!ci",
@@ -144,22 +149,22 @@ READS = [
         },
         rights_are_told,
     ),
-    Try("proxmox_recent_tasks", {"limit": 3, "vmid": 102}, tasks_are_listed),
-    Try("proxmox_list_backups", {}, backups_are_listed),
-    Try("proxmox_list_backups", {"vmid": 102}, backups_are_listed),
-    Try(
+    Row("proxmox_recent_tasks", {"limit": 3, "vmid": 102}, tasks_are_listed),
+    Row("proxmox_list_backups", {}, backups_are_listed),
+    Row("proxmox_list_backups", {"vmid": 102}, backups_are_listed),
+    Row(
         "proxmox_resource_usage",
         {"vmid": 104, "timeframe": "day"},
         told("samples", "rrddata", timeframe="day"),
     ),
-    Try("proxmox_list_templates", {"node": "pve1"}, templates_are_listed),
-    Try("proxmox_list_storage", {"node": "pve3"}, storages_are_listed),
-    Try("proxmox_list_snapshots", {"vmid": 108}, told("snapshots", "snapshot")),
-    Try("proxmox_wait_task", {"upid": tasks.PAST_TASK}, task_is_waited_for),
-    Try("proxmox_next_vmid", {}, id_is_free),
-    Try("proxmox_list_pool_resources", {"pool": "lab"}, pool_is_listed),
-    Try("proxmox_get_task_status", {"upid": tasks.PAST_TASK}, task_is_told),
-    Try("proxmox_get_task_log", {"upid": tasks.PAST_TASK, "limit": 5}, log_is_told),
+    Row("proxmox_list_templates", {"node": "pve1"}, templates_are_listed),
+    Row("proxmox_list_storage", {"node": "pve3"}, storages_are_listed),
+    Row("proxmox_list_snapshots", {"vmid": 108}, told("snapshots", "snapshot")),
+    Row("proxmox_wait_task", {"upid": setups.PAST_TASK}, task_is_waited_for),
+    Row("proxmox_next_vmid", {}, id_is_free),
+    Row("proxmox_list_pool_resources", {"pool": "lab"}, pool_is_listed),
+    Row("proxmox_get_task_status", {"upid": setups.PAST_TASK}, task_is_told),
+    Row("proxmox_get_task_log", {"upid": setups.PAST_TASK, "limit": 5}, log_is_told),
 ]
 
 
@@ -179,9 +184,9 @@ def path_is_told(done: Done) -> None:
 
 
 def folder_is_listed(done: Done) -> None:
-    found = {one["name"]: one["kind"] for one in done.facts["entries"]}
-    assert {"hostname": "f", "ssh": "d"}.items() <= found.items()
-    assert done.facts["count"] == len(found)
+    entries = {entry["name"]: entry["kind"] for entry in done.facts["entries"]}
+    assert {"hostname": "f", "ssh": "d"}.items() <= entries.items()
+    assert done.facts["count"] == len(entries)
 
 
 def service_is_told(done: Done) -> None:
@@ -195,8 +200,8 @@ def command_was_run(done: Done) -> None:
 
 
 def file_is_written(done: Done) -> None:
-    assert machine(done).files.read("/opt/a/b.txt").decode() == done.given["content"]
-    assert done.facts["bytes_written"] == len(done.given["content"].encode())
+    assert machine(done).files.read("/opt/a/b.txt").decode() == done.arguments["content"]
+    assert done.facts["bytes_written"] == len(done.arguments["content"].encode())
 
 
 def service_runs(done: Done) -> None:
@@ -214,15 +219,15 @@ def service_was_restarted(done: Done) -> None:
     assert (done.facts["action"], done.facts["status"]["ActiveState"]) == ("restart", "active")
 
 
-def both_kinds(tool, given, check):
+def both_kinds(tool, arguments, check):
     """In a VM by its agent, in a container over SSH to its node."""
-    return [Try(tool, {"vmid": vmid, **given, "confirm": True}, check) for vmid in (102, 203)]
+    return [Row(tool, {"vmid": vmid, **arguments, "confirm": True}, check) for vmid in (102, 203)]
 
 
 LOOKS_INSIDE = [
-    Try("proxmox_guest_network", {"vmid": 102}, addresses_are_told),
-    Try("proxmox_guest_network", {"vmid": 203}, addresses_are_told),
-    Try("proxmox_guest_network", {"vmid": 206}, nothing_is_told_of_one_that_is_stopped),
+    Row("proxmox_guest_network", {"vmid": 102}, addresses_are_told),
+    Row("proxmox_guest_network", {"vmid": 203}, addresses_are_told),
+    Row("proxmox_guest_network", {"vmid": 206}, nothing_is_told_of_one_that_is_stopped),
     *both_kinds("proxmox_read_file", {"path": "/etc/hostname"}, file_is_read),
     *both_kinds("proxmox_stat_path", {"path": "/etc/hostname"}, path_is_told),
     *both_kinds("proxmox_list_directory", {"path": "/etc"}, folder_is_listed),
@@ -236,49 +241,37 @@ CHANGES_INSIDE = [
     *both_kinds("proxmox_service_start", {"service": "ssh"}, service_runs),
     *both_kinds("proxmox_service_restart", {"service": "ssh"}, service_was_restarted),
 ]
-ROWS = {row.tool: row for row in solomonneas.ROWS}
-TRIED = {tried.tool for tried in [*READS, *LOOKS_INSIDE, *CHANGES_INSIDE]}
-WRITES = [row for name, row in ROWS.items() if name not in TRIED]
+TRIED = {row.tool for row in [*READS, *LOOKS_INSIDE, *CHANGES_INSIDE]}
+WRITES = [row for row in solomonneas.ROWS if row.tool not in TRIED]
 
 
-async def test_the_tools_are_listed_exactly_as_documented(tmp_path):
-    async with surface(tmp_path, SYSTEM) as quorate:
-        tools = {tool.name: as_documented(tool.input_schema) for tool in (await quorate.client.list_tools()).tools}
-    assert len(tools) == 42
-    assert tools == DOCUMENTED
-
-
-def test_every_tool_is_tried():
-    assert TRIED | {row.tool for row in WRITES} == set(DOCUMENTED)
-
-
-async def test_every_read_tells_what_the_cluster_holds(tmp_path):
+async def test_every_read_shows_what_the_cluster_has(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
         for read in READS:
             await attempt(quorate, read)
 
 
-async def test_every_look_inside_tells_what_the_guest_holds_and_every_change_is_there(tmp_path):
+async def test_looks_inside_and_changes_inside_match_the_guest(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.OPERATE, ssh=True) as quorate:
-        for tried in [*LOOKS_INSIDE, *CHANGES_INSIDE]:
-            await attempt(quorate, tried)
+        for row in [*LOOKS_INSIDE, *CHANGES_INSIDE]:
+            await attempt(quorate, row)
 
 
 async def test_looking_inside_needs_confirm_and_more_than_access_read(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
-        for tried in [*LOOKS_INSIDE[3:], *CHANGES_INSIDE]:
-            text = await refused(quorate, tried.tool, **{**tried.given, "confirm": False})
-            assert f"{tried.tool} does nothing without confirm=true" in text
-            text = await refused(quorate, tried.tool, **tried.given)
-            assert f"{tried.tool} is refused at access level read" in text
+        for row in [*LOOKS_INSIDE[3:], *CHANGES_INSIDE]:
+            text = await refused(quorate, row.tool, **{**row.arguments, "confirm": False})
+            assert f"{row.tool} does nothing without confirm=true" in text
+            text = await refused(quorate, row.tool, **row.arguments)
+            assert f"{row.tool} is refused at access level read" in text
             assert "starting Quorate with --access operate or admin, or with PROXMOX_ENABLE_DESTRUCTIVE" in text
             assert "and neither --access nor --approval." in text
 
 
 @pytest.mark.parametrize("row", WRITES, ids=[row.tool for row in WRITES])
-async def test_every_change_has_its_effect(tmp_path, row):
+async def test_every_change_has_its_effect_and_its_dry_run_has_none(tmp_path, row):
     async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
-        done = await attempt(quorate, Try(row.tool, row.given, row.check, row.prepare))
+        done = await attempt(quorate, row, dry_run=True)
         if "upid" in done.facts:
             assert done.facts["upid"].startswith("UPID:")
             assert done.facts["result"] == "done"
@@ -287,19 +280,19 @@ async def test_every_change_has_its_effect(tmp_path, row):
 # -- its own words -----------------------------------------------------------------------------------------------------
 
 
-async def test_addresses_are_told_even_where_nobody_may_look_inside(tmp_path):
+async def test_addresses_are_shown_at_access_read(tmp_path):
     async with surface(tmp_path, SYSTEM, access=Access.READ) as quorate:
-        found = await quorate.facts("proxmox_guest_network", vmid=102)
-        assert found["ipv4"] == [{"interface": "ens18", "address": quorate.sim.world.guests[102].addresses[0].ip}]
+        network = await quorate.facts("proxmox_guest_network", vmid=102)
+        assert network["ipv4"] == [{"interface": "ens18", "address": quorate.sim.world.guests[102].addresses[0].ip}]
 
 
-async def test_a_source_that_is_not_fit_is_told_why(tmp_path):
+async def test_an_unfit_smoke_source_lists_its_blockers(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         config = quorate.sim.world.guests[108].config
         config.update(agent="0", hostpci0="0000:01:00", args="-cpu host", ipconfig0="ip=10.0.0.5/24,gw=10.0.0.1")
-        found = await quorate.facts("proxmox_validate_qemu_smoke_source", vmid=108, max_disk_gb=4)
-        assert found["ok"] is False
-        assert found["blockers"] == [
+        validation = await quorate.facts("proxmox_validate_qemu_smoke_source", vmid=108, max_disk_gb=4)
+        assert validation["ok"] is False
+        assert validation["blockers"] == [
             "Devices of the host are passed through: hostpci0",
             "It has raw QEMU arguments (args)",
             "The guest agent is not enabled",
@@ -318,11 +311,11 @@ async def test_cleaning_up_shows_first_and_leaves_running_guests_alone(tmp_path)
         await quorate.facts("proxmox_start_resource", vmid=206, confirm=True)
         shown = await quorate.facts("proxmox_cleanup_smoke_resources", pool="lab")
         assert (shown["dry_run"], shown["matched"]) == (True, 2)
-        assert [one["vmid"] for one in shown["targets"]] == [107, 206]
-        assert [one["vmid"] for one in shown["skipped_running"]] == [206]
+        assert [row["vmid"] for row in shown["targets"]] == [107, 206]
+        assert [row["vmid"] for row in shown["skipped_running"]] == [206]
         assert {107, 206} <= set(world.guests)
         gone = await quorate.facts("proxmox_cleanup_smoke_resources", pool="lab", dry_run=False, **SURE)
-        assert [(one["vmid"], one["done"]) for one in gone["destroyed"]] == [(107, True)]
+        assert [(row["vmid"], row["done"]) for row in gone["destroyed"]] == [(107, True)]
         assert 206 in world.guests
         assert 107 not in world.guests
 
@@ -345,15 +338,15 @@ async def test_errors_carry_a_code_that_does_not_change(tmp_path):
             ("WRITE_CONFIRMATION_REQUIRED", ("proxmox_start_resource", {"vmid": 206})),
             ("DESTRUCTIVE_CONFIRMATION_REQUIRED", ("proxmox_destroy_resource", {"vmid": 206, "confirm": True})),
         ]
-        for code, (tool, given) in [*expected.items(), *missing]:
-            answer = await quorate.call(tool, **given)
+        for code, (tool, arguments) in [*expected.items(), *missing]:
+            answer = await quorate.call(tool, **arguments)
             assert answer.is_error
             payload = json.loads(text_of(answer))
             assert payload["code"] == code, payload
             assert payload == answer.structured_content
 
 
-async def test_new_disks_are_where_that_server_puts_them(tmp_path):
+async def test_new_disks_are_on_the_storage_that_the_other_server_would_choose(tmp_path):
     async with surface(tmp_path, SYSTEM) as quorate:
         guests = quorate.sim.world.guests
         await quorate.facts("proxmox_create_vm", vmid=220, name="web", confirm=True)
@@ -374,17 +367,17 @@ DESTRUCTIVE = [row for row in WRITES if "destructive" in DOCUMENTED[row.tool]]
 async def test_nothing_is_changed_without_confirm(tmp_path):
     async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
         for row in WRITES:
-            text = await refused(quorate, row.tool, **{**row.given, "confirm": False})
+            text = await refused(quorate, row.tool, **{**row.arguments, "confirm": False})
             assert f"{row.tool} does nothing without confirm=true" in text
 
 
 @pytest.mark.parametrize("row", DESTRUCTIVE, ids=[row.tool for row in DESTRUCTIVE])
-async def test_what_destroys_needs_destructive_and_the_operators_opt_in_even_at_access_admin(tmp_path, row):
+async def test_destroying_needs_the_argument_destructive_and_the_opt_in_even_at_access_admin(tmp_path, row):
     async with surface(tmp_path, SYSTEM, opt_ins=OPT_IN) as quorate:
-        text = await refused(quorate, row.tool, **{**row.given, "destructive": False})
+        text = await refused(quorate, row.tool, **{**row.arguments, "destructive": False})
         assert "does nothing without destructive=true" in text
     async with surface(tmp_path, SYSTEM) as quorate:
-        text = await refused(quorate, row.tool, **row.given)
+        text = await refused(quorate, row.tool, **row.arguments)
         assert "start Quorate with PROXMOX_ENABLE_DESTRUCTIVE=1" in text
 
 
@@ -393,7 +386,7 @@ def unset(tmp_path, *surfaces):
     return surface(tmp_path, *surfaces, opt_ins=OPT_IN, access=Access.READ, approval=Approval.ASK, gate_chosen=False)
 
 
-async def test_the_opt_in_speaks_for_an_operator_who_has_told_quorate_nothing(tmp_path):
+async def test_the_opt_in_counts_where_the_operator_configured_nothing_else(tmp_path):
     async with unset(tmp_path, SYSTEM) as quorate:
         await quorate.facts("proxmox_force_stop_resource", vmid=104, **SURE)
         assert not quorate.sim.world.guests[104].running

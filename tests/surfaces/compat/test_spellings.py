@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -10,30 +9,12 @@ from quorate.surfaces.compat import SYSTEMS, system
 from tests import paths
 from tests.rigs.compat_session import documented, refused, surface
 from tests.rigs.mcp_session import text_of
-from tests.surfaces.compat.test_brynnjocelyn import TRIES as BRYNNJOCELYN
-from tests.surfaces.compat.test_bsahane import WRITES as BSAHANE
 from tests.surfaces.compat.test_gilby125 import ELEVATED
-from tests.surfaces.compat.test_gilby125 import TRIES as GILBY125
-from tests.surfaces.compat.test_solomonneas import WRITES as SOLOMONNEAS
 
 pytestmark = pytest.mark.anyio
 
 PAGE = paths.DOCS / "spellings.md"
 OPT_INS = (ELEVATED, "PROXMOX_ENABLE_DESTRUCTIVE")
-TRIES: dict[str, list[Any]] = {
-    "brynnjocelyn": BRYNNJOCELYN,
-    "bsahane": BSAHANE,
-    "gilby125": GILBY125,
-    "solomonneas": SOLOMONNEAS,
-}
-ELSEWHERE = ("proxmox-upload-iso", "proxmox-upload-template", "proxmox_execute_vm_command")
-"""They need a file or an SSH server; their own tests try a dry run of them."""
-CHANGES = [
-    (name, one)
-    for name, tries in TRIES.items()
-    for one in tries
-    if system(name).tools[one.tool].changes and one.tool not in ELSEWHERE
-]
 
 
 def first_text(answer):
@@ -74,21 +55,21 @@ def test_the_page_shows_every_tool_with_every_spelling():
 @pytest.mark.parametrize("spelling", ["name", "hostname"])
 async def test_the_clone_of_a_container_is_named_as_documented_or_as_the_code_says(tmp_path, spelling):
     async with gilby125(tmp_path) as quorate:
-        given = {"node": "pve1", "vmid": "9001", "newid": "411", spelling: "twin"}
-        await quorate.facts("proxmox_clone_lxc", **given)
+        arguments = {"node": "pve1", "vmid": "9001", "newid": "411", spelling: "twin"}
+        await quorate.facts("proxmox_clone_lxc", **arguments)
         assert quorate.sim.world.guests[411].config["hostname"] == "twin"
 
 
-async def test_where_both_names_are_given_the_documented_one_counts_and_the_other_is_remarked(tmp_path):
+async def test_the_documented_name_wins_over_the_one_in_the_code_with_a_remark(tmp_path):
     async with gilby125(tmp_path) as quorate:
-        given = {"node": "pve1", "vmid": "9001", "newid": "411", "hostname": "code", "name": "documented"}
-        answer = await quorate.call("proxmox_clone_lxc", **given)
+        arguments = {"node": "pve1", "vmid": "9001", "newid": "411", "hostname": "code", "name": "documented"}
+        answer = await quorate.call("proxmox_clone_lxc", **arguments)
         assert not answer.is_error
         assert quorate.sim.world.guests[411].config["hostname"] == "documented"
         remark = "hostname was ignored: name was given as well and wins."
         assert last_text(answer) == remark
         assert answer.structured_content["remarks"] == [remark]
-        same = await quorate.call("proxmox_clone_lxc", **{**given, "newid": "412", "hostname": "documented"})
+        same = await quorate.call("proxmox_clone_lxc", **{**arguments, "newid": "412", "hostname": "documented"})
         assert "remarks" not in same.structured_content
 
 
@@ -103,7 +84,7 @@ async def test_full_decides_how_a_template_is_cloned(tmp_path, tool, node, templ
         assert f"**Clone Type**: {mode}" in first_text(answer)
 
 
-async def test_what_is_no_template_is_copied_in_full_whatever_is_wished(tmp_path):
+async def test_a_guest_that_is_not_a_template_is_always_cloned_in_full(tmp_path):
     async with gilby125(tmp_path) as quorate:
         answer = await quorate.call(
             "proxmox_clone_vm", node=quorate.sim.world.guests[108].node, vmid=108, newid=411, full=False
@@ -136,7 +117,7 @@ async def test_an_argument_that_makes_no_difference_is_remarked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "tool", "given"),
+    ("name", "tool", "arguments"),
     [
         ("brynnjocelyn", "list_nodes", {"verbose": True}),
         ("bsahane", "proxmox-list-nodes", {"node": "pve1"}),
@@ -145,33 +126,33 @@ async def test_an_argument_that_makes_no_difference_is_remarked(tmp_path):
         ("washyu", "list_proxmox_resources", {"verbose": 1}),
     ],
 )
-async def test_a_read_ignores_what_it_does_not_know_and_says_so(tmp_path, name, tool, given):
+async def test_a_read_ignores_what_it_does_not_know_and_says_so(tmp_path, name, tool, arguments):
     async with surface(tmp_path, name) as quorate:
         plain = await quorate.call(tool)
-        answer = await quorate.call(tool, **given)
+        answer = await quorate.call(tool, **arguments)
         assert not answer.is_error
         assert first_text(answer).split("uptime")[0] == first_text(plain).split("uptime")[0]
         (remark,) = answer.structured_content["remarks"]
-        assert remark.startswith(f"{next(iter(given))!r} was ignored: {tool} ")
+        assert remark.startswith(f"{next(iter(arguments))!r} was ignored: {tool} ")
 
 
-async def test_a_slip_in_the_name_of_a_filter_is_told_with_the_nearest(tmp_path):
+async def test_a_misspelled_filter_gets_the_closest_name(tmp_path):
     async with surface(tmp_path, "bsahane") as quorate:
         answer = await quorate.call("proxmox-list-vms", stauts="running")
         assert "Did you mean 'status'?" in last_text(answer)
 
 
 @pytest.mark.parametrize(
-    ("name", "tool", "given"),
+    ("name", "tool", "arguments"),
     [
         ("brynnjocelyn", "delete_vm", {"node": "pve2", "vmid": 108, "keepDisks": True}),
         ("gilby125", "proxmox_delete_vm", {"node": "pve2", "vmid": "108", "keep_disks": True}),
         ("washyu", "delete_proxmox_vm", {"node": "pve2", "vmid": 108, "keep_disks": True}),
     ],
 )
-async def test_a_change_with_an_argument_that_nobody_knows_is_refused(tmp_path, name, tool, given):
+async def test_a_change_with_an_unknown_argument_is_refused(tmp_path, name, tool, arguments):
     async with surface(tmp_path, name, opt_ins=OPT_INS) as quorate:
-        assert "has no argument" in await refused(quorate, tool, **given)
+        assert "has no argument" in await refused(quorate, tool, **arguments)
 
 
 async def test_lists_and_objects_may_come_as_json_text(tmp_path):
@@ -191,14 +172,3 @@ async def test_a_reboot_can_be_waited_for_as_documented(tmp_path):
         assert answer["status"]["exitstatus"] == "OK"
         begun = await quorate.facts("proxmox-reboot-vm", name="homeassistant", wait=False)
         assert "status" not in begun
-
-
-@pytest.mark.parametrize(("name", "one"), CHANGES, ids=[f"{name}-{one.tool}" for name, one in CHANGES])
-async def test_every_change_knows_a_dry_run_and_then_does_nothing(tmp_path, name, one):
-    async with surface(tmp_path, name, opt_ins=OPT_INS) as quorate:
-        if one.prepare is not None:
-            one.prepare(quorate.sim.world)
-        mark = len(quorate.sim.requests)
-        answer = await quorate.call(one.tool, **{**one.given, "dry_run": True})
-        assert not answer.is_error, first_text(answer)
-        assert [request for request in quorate.requests_since(mark) if request[0] != "GET"] == []

@@ -27,8 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cluster(surface: str = "native", **environ: str) -> ClusterSettings:
-    (found,) = load(environ=environ, surface=surface).clusters
-    return found
+    (settings,) = load(environ=environ, surface=surface).clusters
+    return settings
 
 
 def refusal(surface: str = "native", **environ: str) -> str:
@@ -41,27 +41,27 @@ def refusal(surface: str = "native", **environ: str) -> str:
 # -- variables ---------------------------------------------------------------------------------------------------------
 
 
-def test_brynnjocelyn_names_user_realm_and_token_apart() -> None:
-    found = cluster(**BRYNNJOCELYN, **TOKEN, PROXMOX_VERIFY_SSL="false", PROXMOX_TIMEOUT="90000")
-    assert found.connection.credentials == Token("automation@pve!mcp", Secret(SECRET))
-    assert found.connection.endpoints == ("https://pve1:8006",)
-    assert not found.connection.trust.verify
-    assert found.connection.limits.request_seconds == 90
-    assert found.connection.limits.total_seconds >= 90
+def test_brynnjocelyn_has_a_variable_each_for_user_realm_and_token() -> None:
+    home = cluster(**BRYNNJOCELYN, **TOKEN, PROXMOX_VERIFY_SSL="false", PROXMOX_TIMEOUT="90000")
+    assert home.connection.credentials == Token("automation@pve!mcp", Secret(SECRET))
+    assert home.connection.endpoints == ("https://pve1:8006",)
+    assert not home.connection.trust.verify
+    assert home.connection.limits.request_seconds == 90
+    assert home.connection.limits.total_seconds >= 90
 
 
-def test_brynnjocelyn_logs_in_with_a_password_of_pam_unless_told_otherwise() -> None:
-    found = cluster(PROXMOX_HOST="pve1", PROXMOX_USERNAME="root", PROXMOX_PASSWORD=SECRET)
-    assert found.connection.credentials == Password("root@pam", Secret(SECRET))
-    found = cluster(**BRYNNJOCELYN, PROXMOX_PASSWORD=SECRET)
-    assert found.connection.credentials == Password("automation@pve", Secret(SECRET))
+def test_brynnjocelyn_uses_the_realm_pam_by_default() -> None:
+    home = cluster(PROXMOX_HOST="pve1", PROXMOX_USERNAME="root", PROXMOX_PASSWORD=SECRET)
+    assert home.connection.credentials == Password("root@pam", Secret(SECRET))
+    home = cluster(**BRYNNJOCELYN, PROXMOX_PASSWORD=SECRET)
+    assert home.connection.credentials == Password("automation@pve", Secret(SECRET))
 
 
 @pytest.mark.parametrize("prefix", ["", "PVEAPIToken="])
 def test_washyu_has_token_and_secret_in_one(prefix: str) -> None:
-    found = cluster(PROXMOX_HOST="pve1", PROXMOX_API_TOKEN=f"{prefix}root@pam!lab={SECRET}", PROXMOX_VERIFY_SSL="false")
-    assert found.connection.credentials == Token("root@pam!lab", Secret(SECRET))
-    assert not found.connection.trust.verify
+    home = cluster(PROXMOX_HOST="pve1", PROXMOX_API_TOKEN=f"{prefix}root@pam!lab={SECRET}", PROXMOX_VERIFY_SSL="false")
+    assert home.connection.credentials == Token("root@pam!lab", Secret(SECRET))
+    assert not home.connection.trust.verify
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,7 @@ def test_washyu_has_token_and_secret_in_one(prefix: str) -> None:
         ({"PROXMOX_HOST": "pve1", "PROXMOX_TOKEN_VALUE": SECRET}, ["PROXMOX_TOKEN_NAME is missing"]),
     ],
 )
-def test_what_does_not_go_together_is_told_by_the_names_that_were_used(
-    environ: dict[str, str], words: list[str]
-) -> None:
+def test_contradictions_are_reported_with_the_names_that_were_used(environ: dict[str, str], words: list[str]) -> None:
     sentence = refusal(**environ)
     for word in words:
         assert word in sentence
@@ -105,15 +103,15 @@ async def test_bsahane_reads_the_password_of_new_containers_from_its_environment
     assert load(environ=environ, tolerate=True).container_password == Kept(SECRET)
     async with surface(tmp_path, "bsahane", settings={"container_password": Kept(SECRET)}) as quorate:
         template = "debian-13-standard_13.1-2_amd64.tar.zst"
-        given = {"vmid": 411, "hostname": "ct01", "ostemplate": template, "confirm": True}
-        answer = await quorate.facts("proxmox-create-lxc", **given)
+        arguments = {"vmid": 411, "hostname": "ct01", "ostemplate": template, "confirm": True}
+        answer = await quorate.facts("proxmox-create-lxc", **arguments)
         assert "password" not in json.dumps(answer.get("warnings", [])), "somebody can log in"
         (entry,) = [line for line in quorate.audit() if line["tool"] == "container_create"]
         assert "password" in entry["arguments"]
         assert SECRET not in json.dumps(answer) + quorate.audit_file.read_text()
     (tmp_path / "without").mkdir()
     async with surface(tmp_path / "without", "bsahane") as quorate:
-        assert "password" in json.dumps((await quorate.facts("proxmox-create-lxc", **given))["warnings"])
+        assert "password" in json.dumps((await quorate.facts("proxmox-create-lxc", **arguments))["warnings"])
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -127,10 +125,10 @@ CONFIG = {
 
 def test_brynnjocelyns_own_file_is_read_as_it_is(folder: Path) -> None:
     (folder / ".proxmox-mcp.json").write_text(json.dumps(CONFIG))
-    found = cluster("brynnjocelyn")
-    assert found.connection.credentials == Token("automation@pve!mcp", Secret(SECRET))
-    assert found.connection.endpoints == ("https://pve1:443",)
-    assert found.connection.limits.request_seconds == 120
+    home = cluster("brynnjocelyn")
+    assert home.connection.credentials == Token("automation@pve!mcp", Secret(SECRET))
+    assert home.connection.endpoints == ("https://pve1:443",)
+    assert home.connection.limits.request_seconds == 120
     notes = load(environ={}, surface="brynnjocelyn").notes
     assert any(".proxmox-mcp.json" in note and "tokenId" in note for note in notes)
     assert load(environ={}, tolerate=True).clusters == (), "only where its tools are served"
@@ -154,25 +152,25 @@ def test_its_instances_have_files_of_their_own_by_code_and_by_documentation(fold
         ({"username": "root@pam"}, "username in .proxmox-mcp.json and realm in .proxmox-mcp.json contradict"),
     ],
 )
-def test_mistakes_in_its_file_are_told_by_its_own_keys(folder: Path, changed: dict[str, object], words: str) -> None:
+def test_mistakes_in_its_file_name_its_own_keys(folder: Path, changed: dict[str, object], words: str) -> None:
     (folder / ".proxmox-mcp.json").write_text(json.dumps({**CONFIG, **changed}))
     assert words in refusal("brynnjocelyn")
 
 
 def test_its_file_never_completes_a_connection_of_the_environment(folder: Path) -> None:
     (folder / ".proxmox-mcp.json").write_text(json.dumps({"host": "evil.example"}))
-    found = cluster("brynnjocelyn", **BRYNNJOCELYN, **TOKEN)
-    assert found.connection.endpoints == ("https://pve1:8006",)
+    home = cluster("brynnjocelyn", **BRYNNJOCELYN, **TOKEN)
+    assert home.connection.endpoints == ("https://pve1:8006",)
     told = load(environ={**BRYNNJOCELYN, **TOKEN}, surface="brynnjocelyn").notes
     assert any("is ignored" in note for note in told)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"', "[" * 5000])
-def test_a_file_that_is_no_object_is_ignored_and_told(folder: Path, text: str) -> None:
+def test_a_file_without_a_json_object_is_ignored_with_a_note(folder: Path, text: str) -> None:
     (folder / ".proxmox-mcp.json").write_text(text)
-    found = load(environ={}, surface="brynnjocelyn")
-    assert found.clusters == ()
-    assert any(".proxmox-mcp.json is ignored" in note for note in found.notes)
+    loaded = load(environ={}, surface="brynnjocelyn")
+    assert loaded.clusters == ()
+    assert any(".proxmox-mcp.json is ignored" in note for note in loaded.notes)
 
 
 def test_gilby125_has_its_file_above_its_folder(folder: Path) -> None:

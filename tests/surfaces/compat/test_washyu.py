@@ -1,22 +1,22 @@
 """washyu's 49 tools."""
 
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from quorate.config import Access, Approval
-from quorate.homelab.host import Host
-from quorate.homelab.registry import Hosts
-from tests.coverage import checks, homelabs, washyu_containers
-from tests.coverage import washyu as coverage
-from tests.coverage.homelabs import PASSWORD
-from tests.coverage.rows import Done, Row, check_row, prepare_row
-from tests.rigs.compat_session import as_documented, documented, refused, surface
+from quorate.homelab.host import Host, Hosts
+from tests.rigs import compat_session
+from tests.rigs.compat_session import Done, Row, documented, refused, surface
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.several_clusters import several_clusters
 from tests.rigs.ssh_server import HOST, serving
+from tests.surfaces.compat.rows import checks, homelabs, washyu_containers
+from tests.surfaces.compat.rows import washyu as coverage
+from tests.surfaces.compat.rows.homelabs import PASSWORD
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,8 @@ READS = {
 
 def resources_are_listed(kind: str, expected) -> checks.Check:
     def look(done: Done) -> None:
-        assert {one["id"].rpartition("/")[2] for one in done.facts["resources"]} == set(map(str, expected(done.world)))
-        assert {one["type"] for one in done.facts["resources"]} == {kind}
+        assert {row["id"].rpartition("/")[2] for row in done.facts["resources"]} == set(map(str, expected(done.world)))
+        assert {row["type"] for row in done.facts["resources"]} == {kind}
 
     return look
 
@@ -58,7 +58,7 @@ def guest_is_told(done: Done) -> None:
 OWN = [
     Row("list_proxmox_resources", {"resource_type": "vm"}, resources_are_listed("qemu", of_kind("qemu"))),
     Row("list_proxmox_resources", {"resource_type": "lxc"}, resources_are_listed("lxc", of_kind("lxc"))),
-    Row("list_proxmox_resources", {"resource_type": "node"}, resources_are_listed("node", lambda one: one.nodes)),
+    Row("list_proxmox_resources", {"resource_type": "node"}, resources_are_listed("node", lambda world: world.nodes)),
     Row(
         "list_proxmox_resources",
         {"resource_type": "pool", "host": "demo"},
@@ -70,53 +70,61 @@ OWN = [
     Row("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "stop"}, checks.is_stopped),
     Row("manage_proxmox_vm", {"node": "pve2", "vmid": 104, "action": "suspend"}, checks.is_paused),
 ]
-LOOKED_AT_OTHERWISE = {one.tool for one in OWN}
-TRIES = [*OWN, *(one for one in coverage.ROWS if one.tool not in LOOKED_AT_OTHERWISE)]
+ROWS = [*OWN, *(row for row in coverage.ROWS if row.tool not in {own.tool for own in OWN})]
+
+
+KEEPS_A_DEVICE = {"discover_and_map", "bulk_discover_and_map"}
 
 
 @pytest.fixture(scope="module")
-async def untouched(tmp_path_factory):
-    """The home with two engines, for calls that are refused: nothing may change in it."""
-    async with homelabs.with_docker(tmp_path_factory.mktemp("docked")) as homelab:
-        yield homelab
+async def shared(tmp_path_factory):
+    """Start each homelab once for all calls that change nothing in it."""
+    async with AsyncExitStack() as stack:
+        started = {}
+
+        async def start(homelab):
+            if homelab not in started:
+                started[homelab] = await stack.enter_async_context(homelab(tmp_path_factory.mktemp("shared")))
+            return started[homelab]
+
+        yield start
 
 
-async def attempt(quorate, tried: Row, homelab=None) -> Done:
-    done = await prepare_row(quorate, tried, homelab)
-    await done.call(tried.tool, **done.given)
+@pytest.fixture
+async def untouched(shared):
+    """The home with two engines, for calls that are refused."""
+    return await shared(homelabs.with_docker)
+
+
+async def attempt(quorate, row: Row, homelab=None) -> None:
+    done = await compat_session.attempt(quorate, row, homelab)
     assert done.facts["status"] == "success"
-    await check_row(tried, done)
-    return done
 
 
-async def test_the_tools_are_listed_exactly_as_documented(tmp_path):
+async def test_the_reads_are_marked_as_such(tmp_path):
     async with surface(tmp_path, "washyu") as quorate:
         tools = (await quorate.client.list_tools()).tools
-    listed = {tool.name: as_documented(tool.input_schema) for tool in tools}
-    assert listed == documented("washyu")
-    assert len(listed) == 49
     assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == READS
 
 
-def test_every_tool_is_tried():
-    assert {one.tool for one in TRIES} == set(documented("washyu"))
-
-
-@pytest.mark.parametrize("tried", TRIES, ids=lambda one: one.tool)
-async def test_a_tool_does_what_it_promises(tmp_path, tried):
-    if tried.homelab is None:
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.tool)
+async def test_a_tool_does_what_it_promises(tmp_path, shared, row):
+    if row.homelab is None:
         async with surface(tmp_path, "washyu") as quorate:
-            await attempt(quorate, tried)
+            await attempt(quorate, row)
+    elif row.tool in READS - KEEPS_A_DEVICE and row.prepare is None:
+        homelab = await shared(row.homelab)
+        await attempt(homelab.quorate, row, homelab)
     else:
-        async with tried.homelab(tmp_path) as homelab:
-            await attempt(homelab.quorate, tried, homelab)
+        async with row.homelab(tmp_path) as homelab:
+            await attempt(homelab.quorate, row, homelab)
 
 
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "needed"),
+    ("tool", "arguments", "needed"),
     [
         ("ssh_execute_command", {"hostname": "one", "username": "tester", "command": "touch mark"}, "operate"),
         ("setup_mcp_admin", {"hostname": "one", "username": "tester", "password": PASSWORD}, "operate"),
@@ -135,13 +143,13 @@ async def test_a_tool_does_what_it_promises(tmp_path, tried):
     ],
 )
 async def test_at_access_read_a_change_is_refused_and_says_what_the_operator_has_to_set(
-    tmp_path, untouched, tool, given, needed
+    tmp_path, untouched, tool, arguments, needed
 ):
     before = await untouched.registered()
     async with second_server(
         untouched.quorate, tmp_path / "second.jsonl", access=Access.READ, surfaces=("washyu",), toolsets=None
     ) as quorate:
-        answer = await quorate.call(tool, **given)
+        answer = await quorate.call(tool, **arguments)
     assert answer.is_error
     told = answer.structured_content
     assert told["status"] == "error"
@@ -150,7 +158,7 @@ async def test_at_access_read_a_change_is_refused_and_says_what_the_operator_has
     assert untouched.running("one") == {"web": "nginx:1.27"}
 
 
-async def test_what_destroys_waits_for_an_operator_and_with_a_token_shows_its_plan_first(tmp_path):
+async def test_destroying_waits_for_an_operator_or_takes_the_token_of_its_plan(tmp_path):
     async with surface(tmp_path, "washyu", approval=Approval.ASK) as quorate:
         text = await refused(quorate, "delete_proxmox_vm", node="pve3", vmid=205, vm_type="lxc")
         assert "waits for an operator's approval" in text
@@ -226,8 +234,8 @@ async def test_a_device_that_lets_no_account_in_says_how_it_could(tmp_path):
             "deploy_infrastructure": {"deployment_plan": {"services": [service]}},
             "deploy_vm": {"device_id": 1, "platform": "docker", "vm_name": "cache"},
         }
-        for tool, given in calls.items():
-            text = await homelab.quorate.refusal(tool, **given)
+        for tool, arguments in calls.items():
+            text = await homelab.quorate.refusal(tool, **arguments)
             assert "did not let mcp_admin in" in text
             assert "setup_mcp_admin" in text
             assert "register_server" in text
@@ -247,7 +255,7 @@ async def test_servers_are_known_by_number_as_well_as_by_name(tmp_path):
         assert await homelab.registered() == {}
 
 
-async def test_who_does_not_answer_is_told_beside_those_who_do(tmp_path):
+async def test_discovery_lists_hosts_that_do_not_answer_with_the_others(tmp_path):
     async with homelabs.machines(tmp_path) as homelab:
         pi = {"hostname": HOST, "username": "tester", "password": PASSWORD, "port": homelab.port("pi")}
         closed = {**pi, "port": 1}
@@ -285,7 +293,7 @@ async def test_changes_of_guests_are_answered_with_the_keys_of_the_documentation
         assert (await quorate.facts("get_proxmox_vm_status", node="pve1", vmid=221))["type"] == "qemu"
 
 
-async def test_a_container_is_no_vm_unless_the_caller_says_so(tmp_path):
+async def test_a_container_needs_vm_type_lxc(tmp_path):
     async with surface(tmp_path, "washyu") as quorate:
         text = await refused(quorate, "manage_proxmox_vm", node="pve3", vmid=204, action="stop")
         assert "is a container, not a VM. If it is the right guest, call again with vm_type=lxc" in text
@@ -297,8 +305,8 @@ async def test_a_container_is_no_vm_unless_the_caller_says_so(tmp_path):
 async def test_with_several_clusters_the_host_says_which_is_meant(tmp_path):
     more = {"surfaces": ("washyu",), "gate_chosen": True, "toolsets": None}
     async with several_clusters(tmp_path, "lab", "prod", more=more) as quorate:
-        assert {one["node"] for one in await nodes(quorate)} == {"lab1", "lab2"}
-        assert {one["node"] for one in await nodes(quorate, host="prod")} == {"pve1", "pve2", "pve3"}
+        assert {row["node"] for row in await nodes(quorate)} == {"lab1", "lab2"}
+        assert {row["node"] for row in await nodes(quorate, host="prod")} == {"pve1", "pve2", "pve3"}
         assert (await quorate.facts("list_registered_servers"))["servers"] == []
 
 
@@ -310,7 +318,7 @@ async def nodes(quorate, **more):
 
 
 @pytest.mark.thorough
-async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
+async def test_validate_only_shows_the_steps_and_changes_nothing(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
         quorate = homelab.quorate
         await washyu_containers.apply(homelab)
@@ -319,13 +327,13 @@ async def test_what_is_only_to_be_checked_is_told_and_not_done(tmp_path):
         newer = {"services": {"web": {"type": "docker", "image": "nginx:1.28"}}}
         move = {"migration_plan": {"target_devices": [2]}, "force_removal": True}
         scaled = {"scale_up": [{"service_name": "cache", "target_replicas": 2}]}
-        for tool, given, step in (
+        for tool, arguments, step in (
             ("update_device_config", {"device_id": 1, "config_changes": newer}, "Replace docker web"),
             ("decommission_device", {"device_id": 1, **move}, "Move docker web"),
             ("scale_services", {"scaling_plan": scaled}, "Create workload cache-2"),
             ("rollback_infrastructure_changes", {"backup_id": saved["backup_id"]}, "Everything already matches"),
         ):
-            told = await quorate.facts(tool, **given, validate_only=True)
+            told = await quorate.facts(tool, **arguments, validate_only=True)
             assert (told["status"], told["validate_only"]) == ("success", True)
             assert step in json.dumps(told), tool
         assert (homelab.running("one"), homelab.running("two"), await homelab.registered()) == before
@@ -359,7 +367,7 @@ async def test_copies_are_not_made_on_a_device_where_the_service_is_not(tmp_path
 
 
 @pytest.mark.thorough
-async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
+async def test_an_impossible_request_is_refused_before_anything_changes(tmp_path):
     cache = {"name": "cache", "type": "docker", "target_device_id": 1, "config": {"image": "redis:7"}}
     async with homelabs.with_docker(tmp_path) as homelab:
         quorate = homelab.quorate
@@ -380,7 +388,7 @@ async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tool", "given"),
+    ("tool", "arguments"),
     [
         ("deploy_infrastructure", {"deployment_plan": {"services": [1]}}),
         ("deploy_infrastructure", {"deployment_plan": {"services": "all"}}),
@@ -400,9 +408,9 @@ async def test_what_cannot_be_done_is_said_before_anything_is_done(tmp_path):
         ("deploy_vm", {"platform": "docker", "vm_name": "x", "vm_config": {"command": "echo 'a"}}),
     ],
 )
-async def test_an_object_that_makes_no_sense_is_refused_in_words(untouched, tool, given):
+async def test_a_malformed_object_is_refused_with_a_message(untouched, tool, arguments):
     which = {"device_id": 1} if "device_id" in documented("washyu")[tool] else {}
-    answer = await untouched.quorate.call(tool, **which, **given)
+    answer = await untouched.quorate.call(tool, **which, **arguments)
     assert answer.is_error
     assert answer.structured_content["status"] == "error"
     assert answer.structured_content["message"]
@@ -410,7 +418,7 @@ async def test_an_object_that_makes_no_sense_is_refused_in_words(untouched, tool
 
 
 @pytest.mark.thorough
-async def test_a_plan_that_does_not_hold_is_told_as_such(tmp_path):
+async def test_a_plan_with_a_port_conflict_is_invalid(tmp_path):
     both = [
         {"name": name, "type": "docker", "target_device_id": 1, "config": {"image": "redis:7", "ports": ["80:80"]}}
         for name in ("a", "b")

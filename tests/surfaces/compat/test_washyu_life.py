@@ -7,11 +7,11 @@ import socket
 import asyncssh
 import pytest
 
-from tests.coverage import homelabs
-from tests.coverage.homelabs import PASSWORD
 from tests.homelab.test_small_services import SYSV, put
-from tests.rigs.mcp_session import second_server
+from tests.rigs.mcp_session import second_server, text_of
 from tests.rigs.ssh_server import HOST
+from tests.surfaces.compat.rows import homelabs
+from tests.surfaces.compat.rows.homelabs import PASSWORD
 from tests.surfaces.compat.test_spellings import first_text
 
 pytestmark = pytest.mark.anyio
@@ -81,34 +81,42 @@ def with_systemd(tmp_path):
 
 
 async def mapped(homelab, name):
-    found = await homelab.quorate.facts("get_network_sitemap")
-    return next(one["id"] for one in found["devices"] if one.get("host") == name)
+    sitemap = await homelab.quorate.facts("get_network_sitemap")
+    return next(device["id"] for device in sitemap["devices"] if device.get("host") == name)
 
 
 # -- the administration account ----------------------------------------------------------------------------------------
 
 
-async def test_an_account_that_the_other_server_made_is_adopted_with_its_key_and_sudo_rule(tmp_path, own_home):
+async def test_an_account_of_the_other_server_is_adopted_with_its_key_and_sudo_rule(tmp_path, own_home):
     async with homelabs.accounts(tmp_path) as homelab:
         keys = washyu_account(homelab.box, own_home)
         before = keys.read_text()
-        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
-        found = await homelab.quorate.facts("setup_mcp_admin", **given)
-        assert found["status"] == "success"
-        assert found["key"] == str(own_home / ".ssh/mcp/mcp_admin_key")
-        assert found["verified"]["sudo"] == "without a password"
+        arguments = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        adopted = await homelab.quorate.facts("setup_mcp_admin", **arguments)
+        assert adopted["status"] == "success"
+        assert adopted["key"] == str(own_home / ".ssh/mcp/mcp_admin_key")
+        assert adopted["verified"]["sudo"] == "without a password"
         assert keys.read_text() == before, "its key is let in already"
         assert "NOPASSWD:ALL" in homelab.box.text(f"etc/sudoers.d/{ACCOUNT}")
         verified = await homelab.quorate.facts("verify_mcp_admin", hostname=HOST, port=homelab.box.port)
         assert verified["logged_in_as"] == ACCOUNT
 
 
+async def test_groups_of_an_account_that_does_not_exist_name_the_tool_that_creates_it(tmp_path, own_home):
+    async with homelabs.accounts(tmp_path) as homelab:
+        arguments = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        answer = await homelab.quorate.call("update_mcp_admin_groups", **arguments)
+        assert "There is no account mcp_admin" in text_of(answer)
+        assert "setup_mcp_admin" in text_of(answer)
+
+
 @pytest.mark.thorough
-async def test_one_whose_key_is_elsewhere_gets_a_key_of_ours_beside_it(tmp_path, own_home):
+async def test_an_account_with_another_key_gets_an_additional_key(tmp_path, own_home):
     async with homelabs.accounts(tmp_path) as homelab:
         keys = washyu_account(homelab.box, own_home, key_is_here=False)
-        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
-        await homelab.quorate.facts("setup_mcp_admin", **given)
+        arguments = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        await homelab.quorate.facts("setup_mcp_admin", **arguments)
         kinds = [line.split()[0] for line in keys.read_text().splitlines()]
         assert kinds == ["ssh-rsa", "ssh-ed25519"]
         refused = await homelab.quorate.refusal("host_admin_setup", host="box", account="op")
@@ -122,14 +130,14 @@ async def test_tools_use_the_account_whatever_login_the_server_is_registered_wit
         shells.url = homelabs.PAGE
 
         async def who():
-            found = await homelab.quorate.facts("start_interactive_shell", hostname="box")
-            invitation = shells.find(found["url"].partition("#")[2])
+            shell = await homelab.quorate.facts("start_interactive_shell", hostname="box")
+            invitation = shells.find(shell["url"].partition("#")[2])
             return invitation.target.ssh.user
 
         assert await who() == "root", "as it is registered, while there is no such account"
         washyu_account(homelab.box, own_home)
-        given = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
-        await homelab.quorate.facts("setup_mcp_admin", **given)
+        arguments = {"hostname": HOST, "username": "op", "password": PASSWORD, "port": homelab.box.port}
+        await homelab.quorate.facts("setup_mcp_admin", **arguments)
         assert await who() == ACCOUNT
 
 
@@ -139,10 +147,10 @@ async def test_tools_use_the_account_whatever_login_the_server_is_registered_wit
 @pytest.mark.thorough
 async def test_no_device_is_both_discovered_and_not_yet_discovered(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
-        found = await homelab.quorate.facts("get_network_sitemap")
+        sitemap = await homelab.quorate.facts("get_network_sitemap")
         names = ("name", "host", "address")
-        seen = {one[name] for one in found["devices"] for name in names if one.get(name)}
-        rest = {one[name] for one in found["not_yet_discovered"] for name in names if one.get(name)}
+        seen = {device[name] for device in sitemap["devices"] for name in names if device.get(name)}
+        rest = {device[name] for device in sitemap["not_yet_discovered"] for name in names if device.get(name)}
         assert {"one", "two"} <= seen
         assert seen & rest == set()
 
@@ -157,25 +165,25 @@ async def test_places_are_suggested_without_a_cluster_too(tmp_path):
     ):
         assert "Measure them first: discover_and_map" in await alone.refusal("suggest_deployments")
         await homelab.quorate.facts("network_discover", hosts=["box"])
-        found = (await alone.facts("suggest_deployments"))["suggestions"]
-        small = found["load_balancer_candidates"]
-        assert "box" in {*(one["where"] for one in small["fits"]), *small["does_not_fit"]}
-        assert found["vm_candidates"]["fits"] == []
+        suggestions = (await alone.facts("suggest_deployments"))["suggestions"]
+        small = suggestions["load_balancer_candidates"]
+        assert "box" in {*(candidate["where"] for candidate in small["fits"]), *small["does_not_fit"]}
+        assert suggestions["vm_candidates"]["fits"] == []
 
 
 @pytest.mark.thorough
-async def test_a_path_of_the_host_that_is_not_there_is_made_and_told(tmp_path):
+async def test_a_missing_host_path_is_created_and_reported(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
         path = tmp_path / "media"
-        found = await homelab.quorate.facts(
+        installed = await homelab.quorate.facts(
             "deploy_vm", device_id=await mapped(homelab, "one"), platform="docker", vm_name="tv",
             vm_config={"image": "jellyfin:10", "volumes": [f"{path}:/media:ro", "data:/data"]},
         )  # fmt: skip
-        assert found["paths_made"] == [str(path)]
-        assert any(str(path) in one for one in found["warnings"])
+        assert installed["paths_made"] == [str(path)]
+        assert any(str(path) in warning for warning in installed["warnings"])
         sent = homelab.engines["one"].bodies[-1]["HostConfig"]
         assert sent["Binds"] == [f"{path}:/media:ro"], "what Docker makes a missing path for"
-        assert [one["Source"] for one in sent["Mounts"]] == ["data"]
+        assert [mount["Source"] for mount in sent["Mounts"]] == ["data"]
 
 
 @pytest.mark.thorough
@@ -192,10 +200,10 @@ async def test_image_ports_and_environment_of_a_container_are_changed(tmp_path):
         engine = homelab.engines["one"]
         engine.containers["web"]["Config"]["Env"] = ["KEEP=1", "LEVEL=low"]
         changes = {"web": {"type": "docker", "image": "nginx:1.28", "ports": ["8081:80"], "environment": {"LEVEL": 9}}}
-        found = await homelab.quorate.facts(
+        changed = await homelab.quorate.facts(
             "update_device_config", device_id=await mapped(homelab, "one"), config_changes={"services": changes}
         )
-        assert found["status"] == "success"
+        assert changed["status"] == "success"
         assert homelab.running("one") == {"web": "nginx:1.28"}
         sent = engine.bodies[-1]
         assert sent["HostConfig"]["PortBindings"] == {"80/tcp": [{"HostIp": "", "HostPort": "8081"}]}
@@ -228,9 +236,9 @@ async def test_a_bad_port_mapping_is_refused(tmp_path):
 @pytest.mark.thorough
 async def test_a_container_whose_image_no_registry_has_is_moved_with_its_image(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
-        one, two = homelab.engines["one"], homelab.engines["two"]
-        one.images.add("mine:1")
-        one.add("own", "mine:1")
+        source, two = homelab.engines["one"], homelab.engines["two"]
+        source.images.add("mine:1")
+        source.add("own", "mine:1")
         two.pull_error = "pull access denied"
         (tmp_path / "one/tools/ss").write_text(
             "#!/bin/sh\necho 'tcp LISTEN 0 4096 0.0.0.0:9000 0.0.0.0:* users:((\"portainer\",pid=9,fd=3))'\n"
@@ -241,12 +249,12 @@ async def test_a_container_whose_image_no_registry_has_is_moved_with_its_image(t
         text = await homelab.quorate.refusal("decommission_device", device_id=device)
         for name in ("own", "web", "portainer"):
             assert name in text, "what still runs is named"
-        found = await homelab.quorate.facts(
+        moved = await homelab.quorate.facts(
             "decommission_device", device_id=device, migration_plan={"target_devices": [target]}
         )
-        assert found["status"] == "success"
+        assert moved["status"] == "success"
         assert homelab.running("two") == {"web": "nginx:1.27", "own": "mine:1"}
-        assert "was copied: no registry has it" in json.dumps(found)
+        assert "was copied: no registry has it" in json.dumps(moved)
         assert any("images/load" in change for change in two.changes)
         assert "one" not in await homelab.registered()
 
@@ -285,7 +293,7 @@ async def test_a_service_with_its_own_file_is_deployed_replaced_stopped_and_disa
         assert homelab.box.text("run/states/word.service.enabled") == "disabled\n"
 
 
-async def test_a_service_is_as_it_was_after_a_rollback_and_later_ones_stay(tmp_path):
+async def test_a_rollback_restores_a_service_and_keeps_later_ones(tmp_path):
     async with with_systemd(tmp_path) as homelab:
         for folder in ("run/systemd/system", "etc/systemd/system"):
             (homelab.box.folder / folder).mkdir(parents=True, exist_ok=True)
@@ -294,11 +302,11 @@ async def test_a_service_is_as_it_was_after_a_rollback_and_later_ones_stay(tmp_p
 
         async def change(name, **config):
             changes = {"services": {name: {"type": "systemd", **config}}}
-            given = {"device_id": device, "backup_before_change": False, "config_changes": changes}
-            assert (await homelab.quorate.facts("update_device_config", **given))["status"] == "success"
+            arguments = {"device_id": device, "backup_before_change": False, "config_changes": changes}
+            assert (await homelab.quorate.facts("update_device_config", **arguments))["status"] == "success"
 
         def state(name):
-            states = [homelab.box.text(f"run/states/{name}.service.{one}").strip() for one in ("active", "enabled")]
+            states = [homelab.box.text(f"run/states/{name}.service.{state}").strip() for state in ("active", "enabled")]
             return [homelab.box.text(f"etc/systemd/system/{name}.service"), *states]
 
         await change("word", service_file=UNIT.format(1))
@@ -319,18 +327,18 @@ async def test_a_service_is_as_it_was_after_a_rollback_and_later_ones_stay(tmp_p
 async def test_a_service_is_run_by_its_init_script_where_there_is_no_systemd(tmp_path):
     async with homelabs.accounts(tmp_path) as homelab:
         await homelab.quorate.facts("network_discover", hosts=["box"])
-        given = {"device_id": await mapped(homelab, "box"), "backup_before_change": False}
+        arguments = {"device_id": await mapped(homelab, "box"), "backup_before_change": False}
         change = {"services": {"word": {"type": "systemd", "running": True}}}
-        nothing = await homelab.quorate.refusal("update_device_config", **given, config_changes=change)
+        nothing = await homelab.quorate.refusal("update_device_config", **arguments, config_changes=change)
         assert "neither systemd nor OpenRC" in nothing
         put(homelab.box, "etc/init.d/word", SYSV)
-        answer = await homelab.quorate.facts("update_device_config", **given, config_changes=change)
+        answer = await homelab.quorate.facts("update_device_config", **arguments, config_changes=change)
         assert answer["status"] == "success"
         assert homelab.box.text("run/word") == "1\n"
 
 
 @pytest.mark.thorough
-async def test_a_file_that_is_no_unit_is_refused(tmp_path):
+async def test_a_file_that_is_not_a_systemd_unit_is_refused(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
         plan = {"services": [{"name": "word", "type": "service", "target_device_id": await mapped(homelab, "one"),
                               "config": {"service_file": "rm -rf /"}}]}  # fmt: skip
@@ -344,23 +352,23 @@ async def test_a_file_that_is_no_unit_is_refused(tmp_path):
 async def test_a_backup_of_everything_has_the_whole_map(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
         await homelab.quorate.facts("remove_server", hostname="two")
-        found = await homelab.quorate.facts("create_infrastructure_backup", dry_run=True)
-        read = [step["step"] for step in found["steps"] if "Read the configuration" in step["step"]]
+        plan = await homelab.quorate.facts("create_infrastructure_backup", dry_run=True)
+        read = [step["step"] for step in plan["steps"] if "Read the configuration" in step["step"]]
         assert len(read) == 2, "one that nobody has registered is on the map, too"
         assert "Read the configuration of host one" in read
 
 
 @pytest.mark.thorough
-async def test_a_backup_is_rolled_back_by_the_name_it_was_given(tmp_path):
+async def test_a_backup_is_rolled_back_by_its_name(tmp_path):
     async with homelabs.with_docker(tmp_path) as homelab:
         chosen = {"device_ids": [await mapped(homelab, "one")]}
         for name in ("before-upgrade", "before-upgrade", "later"):
-            given = {"backup_name": name, "backup_scope": "device_specific", **chosen}
-            assert (await homelab.quorate.facts("create_infrastructure_backup", **given))["status"] == "success"
+            arguments = {"backup_name": name, "backup_scope": "device_specific", **chosen}
+            assert (await homelab.quorate.facts("create_infrastructure_backup", **arguments))["status"] == "success"
             await homelab.quorate.clock.advance(60)
             homelab.engines["one"].add(f"after-{len(homelab.engines['one'].containers)}", "redis:7")
-        given = {"backup_id": "before-upgrade", "rollback_scope": "device_specific", **chosen}
-        await homelab.quorate.facts("rollback_infrastructure_changes", **given)
+        arguments = {"backup_id": "before-upgrade", "rollback_scope": "device_specific", **chosen}
+        await homelab.quorate.facts("rollback_infrastructure_changes", **arguments)
         assert len(homelab.running("one")) == 2, "the newest of that name: web, and what was made after the first"
         text = await homelab.quorate.refusal("rollback_infrastructure_changes", backup_id="never")
         assert "There is no backup 'never'" in text
@@ -393,15 +401,15 @@ async def test_the_status_of_a_service_on_a_dead_host_is_an_error(tmp_path):
         closed.bind((HOST, 0))
         port = closed.getsockname()[1]
     async with homelabs.with_compose(tmp_path) as homelab:
-        given = {"service_name": "pihole", "hostname": HOST, "port": port, "username": "tester"}
-        answer = await homelab.quorate.call("get_service_status", **given)
+        arguments = {"service_name": "pihole", "hostname": HOST, "port": port, "username": "tester"}
+        answer = await homelab.quorate.call("get_service_status", **arguments)
         assert answer.is_error
         assert answer.structured_content["status"] == "error"
 
 
 async def test_the_status_of_a_service_with_a_wrong_password_is_an_error(tmp_path):
     async with homelabs.machines(tmp_path) as homelab:
-        given = {"service_name": "pihole", "hostname": HOST, "port": homelab.port("pi"), "username": "tester"}
-        answer = await homelab.quorate.call("get_service_status", **given, password="wrong horse")
+        arguments = {"service_name": "pihole", "hostname": HOST, "port": homelab.port("pi"), "username": "tester"}
+        answer = await homelab.quorate.call("get_service_status", **arguments, password="wrong horse")
         assert answer.is_error
         assert "login" in first_text(answer) or "password" in first_text(answer)

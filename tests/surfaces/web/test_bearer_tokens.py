@@ -101,7 +101,7 @@ async def test_what_the_scope_does_not_list_is_refused_when_called(tmp_path, mod
             assert answer.is_error
             assert "outside the scope of token reader (" in text_of(answer)
             assert "access is read" in text_of(answer) or "the token has read" in text_of(answer)
-            assert not [one for one in quorate.rig.requests_since(mark) if one[0] != "GET"]
+            assert not [request for request in quorate.rig.requests_since(mark) if request[0] != "GET"]
 
 
 @ERAS

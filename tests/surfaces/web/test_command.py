@@ -32,8 +32,9 @@ async def serving(*arguments: str):
     """A `quorate serve --demo` process and its address."""
     with running("serve", "--demo", *arguments) as server:
         line = await asyncio.to_thread(server.stderr.readline)
-        assert line.startswith("quorate: listening on "), line
-        yield server, line.removeprefix("quorate: listening on ").strip()
+        before, _, address = line.partition(" INFO listening on ")
+        assert before.endswith("Z"), line
+        yield server, address.strip()
 
 
 @pytest.fixture(autouse=True)
@@ -132,8 +133,10 @@ def test_settings_come_from_flags_variables_and_the_file(tmp_path):
         '[http]\nlisten = "127.0.0.1:9000"\nrate_limit = 5\ntrusted_proxies = ["10.0.0.0/8", "2001:db8::1"]\n'
         'public_url = "https://Quorate.example.com/"\noauth_issuer = "https://login.example.com"\n'
     )
-    found = load(file=file, environ={"QUORATE_HTTP_RATE_LIMIT": "7"}, http={"http": "[::1]:9001"}, tolerate=True).http
-    assert found == HttpSettings(
+    settings = load(
+        file=file, environ={"QUORATE_HTTP_RATE_LIMIT": "7"}, http={"http": "[::1]:9001"}, tolerate=True
+    ).http
+    assert settings == HttpSettings(
         host="::1",
         port=9001,
         rate_limit=7,
@@ -167,7 +170,7 @@ def test_settings_come_from_flags_variables_and_the_file(tmp_path):
         ({"SESSIONS": "maybe"}, "must be true or false"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_told(variables, says):
+def test_an_invalid_setting_is_reported(variables, says):
     with pytest.raises(ConfigError, match=says):
         load(environ={f"QUORATE_HTTP_{name}": text for name, text in variables.items()}, http={}, tolerate=True)
 

@@ -88,7 +88,7 @@ async def test_readiness_says_no_while_calls_are_still_taken(tmp_path):
         await asyncio.wait_for(quorate.ended, 20)
 
 
-async def test_told_twice_the_server_ends_at_once(tmp_path):
+async def test_leaving_a_second_time_ends_the_server_at_once(tmp_path):
     async with web(tmp_path, http=HttpSettings(drain_seconds=3600)) as quorate:
         quorate.listener.leave()
         quorate.listener.leave()

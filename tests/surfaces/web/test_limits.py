@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from quorate.config.http import HttpSettings
-from quorate.surfaces.web import limits, listener
-from quorate.surfaces.web.limits import RateLimit, address_key
+from quorate.surfaces.web import listener, requests
+from quorate.surfaces.web.requests import RateLimit, address_key
 from tests.rigs.manual_clock import HandClock
 from tests.rigs.web_server import LOOK, MCP_HEADERS, Web, web
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 OPEN = HttpSettings(sessions=False)
 
 
-async def test_a_caller_that_asks_too_much_is_told_when_to_come_back(tmp_path):
+async def test_a_caller_over_the_rate_limit_gets_retry_after(tmp_path):
     async with web(tmp_path, http=HttpSettings(rate_limit=6, sessions=False)) as quorate:
         alice, bob = await quorate.token("alice"), await quorate.token("bob")
         assert [(await quorate.post(alice)).status_code for _ in range(6)] == [200] * 6
@@ -148,9 +148,11 @@ async def dialling(tmp_path: Path, http: HttpSettings, **options: Any) -> AsyncI
 
 def post_of(length: int, token: str | None = None, path: str = "/mcp") -> bytes:
     """The head of a POST, and one byte of a body of that length."""
-    given = f"Authorization: Bearer {token}\r\n" if token else ""
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
     kinds = "".join(f"{name}: {value}\r\n" for name, value in MCP_HEADERS.items())
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{given}{kinds}Content-Length: {length}\r\n\r\n{{".encode()
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}{kinds}Content-Length: {length}\r\n\r\n{{".encode()
+    )
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -179,15 +181,15 @@ async def test_no_page_waits_for_a_body_that_does_not_arrive(tmp_path, needs_tok
         assert await (await dial(post_of(1000, path="/console/login"))).status() == 408
 
 
-async def test_one_address_cannot_have_more_than_so_many_logins_open(tmp_path):
+async def test_open_logins_of_one_address_are_limited(tmp_path):
     async with dialling(tmp_path, replace(OPEN, caller_limit=3)) as (quorate, dial):
         await quorate.token("alice")
         held = [await dial(post_of(1000, path="/console/login")) for _ in range(4)]
         waiting = [asyncio.ensure_future(line.status()) for line in held]
         (surplus,), rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         assert surplus.result() == 429
-        for one in rest:
-            one.cancel()
+        for login in rest:
+            login.cancel()
 
 
 async def test_a_packed_body_is_refused(tmp_path):
@@ -199,15 +201,15 @@ async def test_a_packed_body_is_refused(tmp_path):
         assert "must be plain" in answer.json()["error_description"]
 
 
-async def test_one_token_cannot_have_more_than_so_many_requests_open(tmp_path):
+async def test_open_requests_of_one_token_are_limited(tmp_path):
     async with dialling(tmp_path, replace(OPEN, caller_limit=3, rate_limit=0)) as (quorate, dial):
         alice, bob = await quorate.token("alice"), await quorate.token("bob")
         held = [await dial(post_of(1000, alice)) for _ in range(4)]
         waiting = [asyncio.ensure_future(line.status()) for line in held]
         (surplus,), rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         assert surplus.result() == 429
-        for one in rest:
-            one.cancel()
+        for request in rest:
+            request.cancel()
         refused = await quorate.post(alice)
         assert refused.headers["retry-after"] == "1"
         assert "3 open requests" in refused.json()["error_description"]
@@ -320,9 +322,11 @@ async def test_answers_leave_at_once(tmp_path):
     async with dialling(tmp_path, OPEN) as (quorate, dial):
         line = await dial(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert await line.status() == 200
-        sockets = [one.transport.get_extra_info("socket") for one in quorate.listener.server_state.connections]
+        sockets = [
+            connection.transport.get_extra_info("socket") for connection in quorate.listener.server_state.connections
+        ]
         assert sockets
-        assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets)
+        assert all(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for connected in sockets)
 
 
 def test_a_bucket_fills_up_evenly():
@@ -335,7 +339,7 @@ def test_a_bucket_fills_up_evenly():
 
 
 def test_strangers_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_KEYS", 10)
+    monkeypatch.setattr(requests, "MOST_KEYS", 10)
     buckets = RateLimit(1, HandClock())
     for number in range(100):
         buckets.take(f"stranger {number}")

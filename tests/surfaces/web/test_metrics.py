@@ -6,7 +6,7 @@ import pytest
 
 from quorate.config.http import HttpSettings
 from quorate.state.approvals import Approvals, Request
-from quorate.state.freeze import Freeze
+from quorate.state.limits import Freeze
 from tests.rigs.web_server import web
 
 pytestmark = pytest.mark.anyio
@@ -83,8 +83,8 @@ async def test_failures_and_pending_approvals_are_counted(tmp_path):
         token = await quorate.token("alice")
         await quorate.post()
         await quorate.post("wrong")
-        wanted = Request("http:alice", "demo", "guest_delete", "destroy", "d", "vm 100", "Delete 100")
-        await Approvals(quorate.rig.app.store).ask(wanted)
+        request = Request("http:alice", "demo", "guest_delete", "destroy", "d", "vm 100", "Delete 100")
+        await Approvals(quorate.rig.app.store).ask(request)
         numbers = await quorate.numbers(token)
         assert numbers['quorate_auth_failures_total{reason="missing"}'] == 1
         assert numbers['quorate_auth_failures_total{reason="invalid_token"}'] == 1

@@ -6,8 +6,8 @@ import pytest
 from starlette.responses import Response
 
 from quorate.config.http import HttpSettings
-from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
-from quorate.surfaces.web.origin_check import OriginCheck
+from quorate.surfaces.web.health import GracefulShutdown
+from quorate.surfaces.web.requests import OriginCheck
 from tests.rigs.web_server import LOOK, MCP_HEADERS, web
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_our_own_origin_is_fine(tmp_path):
         assert (await quorate.get("/approvals", Origin=quorate.url)).status_code == 200
 
 
-async def test_a_listed_page_may_call_and_its_browser_is_told_so(tmp_path):
+async def test_a_listed_origin_may_call_and_gets_the_cors_headers(tmp_path):
     page = "https://inspector.example.com"
     async with web(tmp_path, http=HttpSettings(allowed_origins=(page,))) as quorate:
         token = await quorate.token("alice")

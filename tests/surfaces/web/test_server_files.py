@@ -109,7 +109,7 @@ async def test_a_remote_caller_gets_one_answer_for_every_file_that_is_not_set_as
         assert len(set(refusals.values())) == 1, set(refusals.values())
         assert "upload_dirs in [images]" in refusals["existing", False]
         assert all(method == "GET" for method, _ in quorate.rig.sim.requests)
-        assert [one["outcome"] for one in quorate.rig.audit()].count("done") == 0
+        assert [entry["outcome"] for entry in quorate.rig.audit()].count("done") == 0
 
 
 async def test_a_remote_caller_uploads_what_the_operator_set_aside(tmp_path):
@@ -229,8 +229,8 @@ async def test_an_imported_configuration_reveals_no_key_and_no_file(tmp_path):
 
 async def test_a_plan_of_an_infrastructure_cannot_name_a_key_either(tmp_path):
     async with lab(tmp_path) as (built, client):
-        wanted = {"address": "127.0.0.1", "port": built.hosts["nas"].port, "user": "tester"}
-        document = {"name": "home", "hosts": {"new": {**wanted, "key": str(built.hosts["nas"].key_file)}}}
+        host = {"address": "127.0.0.1", "port": built.hosts["nas"].port, "user": "tester"}
+        document = {"name": "home", "hosts": {"new": {**host, "key": str(built.hosts["nas"].key_file)}}}
         worked, text = await answer(client, "infra_apply", document=document)
         assert not worked
         assert "secrets_folder in [homelab]" in text
@@ -261,8 +261,8 @@ async def test_a_reference_to_a_file_elsewhere_gets_one_answer(tmp_path):
         for name, path in paths.items():
             if name in (*inside, "a NUL"):
                 continue
-            given = {"host": "new", "address": "10.0.0.9", "password": f"file:{path}", "verify": False}
-            worked, text = await answer(client, "host_register", **given)
+            arguments = {"host": "new", "address": "10.0.0.9", "password": f"file:{path}", "verify": False}
+            worked, text = await answer(client, "host_register", **arguments)
             assert not worked
             texts.add(text.replace(path, "PATH"))
         assert len(texts) == 1, texts

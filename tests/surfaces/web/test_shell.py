@@ -17,7 +17,7 @@ from quorate.config.http import HttpSettings
 from quorate.homelab.shells import INVITED_SECONDS, MAX_INVITATIONS, MAX_OPEN
 from quorate.ssh.settings import Login, SshSettings
 from quorate.state.approvals import State
-from quorate.state.freeze import Freeze
+from quorate.state.limits import Freeze
 from quorate.state.passphrase import Passphrase
 from quorate.surfaces.web import listener, shell
 from tests.rigs.homelab import house
@@ -42,8 +42,8 @@ class Place:
 
     @asynccontextmanager
     async def page(self, token: str, **headers: str) -> AsyncIterator[Page]:
-        given = {"Origin": self.web.url, **headers}
-        async with self.http.ws_connect(f"{self.web.url}/shell/ws", headers=given) as socket:
+        all_headers = {"Origin": self.web.url, **headers}
+        async with self.http.ws_connect(f"{self.web.url}/shell/ws", headers=all_headers) as socket:
             page = Page(socket)
             await page.tell(token=token)
             yield page
@@ -84,8 +84,14 @@ async def place(tmp_path, *, http: HttpSettings | None = None, **options: Any) -
     async with own_system(tmp_path / "box") as box:
         ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
         async with house(tmp_path, {}, homelab={"ssh": ssh}, **options) as built:
-            given = {"host": "box", "address": "127.0.0.1", "port": box.port, "user": "root", "key": str(box.key_file)}
-            await built.quorate.facts("host_register", **given)
+            arguments = {
+                "host": "box",
+                "address": "127.0.0.1",
+                "port": box.port,
+                "user": "root",
+                "key": str(box.key_file),
+            }
+            await built.quorate.facts("host_register", **arguments)
             async with served(built.quorate, http) as web, aiohttp.ClientSession() as session:
                 yield Place(web, session)
 

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from quorate.config import ConfigError
 from quorate.config.http import HttpSettings
-from quorate.pve.clock import SystemClock
+from quorate.pve.connection import SystemClock
 from quorate.state.store import open_store
 from quorate.state.tokens import Tokens
 from quorate.surfaces.web.listener import Certificate
@@ -86,7 +86,7 @@ def seen_certificate(url: str) -> str:
     return ssl.get_server_certificate((address.hostname or "", address.port or 0), timeout=20)
 
 
-async def test_a_certificate_that_does_not_fit_its_key_is_told(authority):
+async def test_a_certificate_that_does_not_match_its_key_is_reported(authority):
     cert, _ = authority.issue("one")
     _, key = authority.issue("two")
     with pytest.raises(ConfigError, match=r"one\.pem and the key .*two\.key cannot be used"):
@@ -122,7 +122,7 @@ async def test_on_loopback_a_server_without_tokens_says_that_it_is_open(store):
     assert await ensure_safe(HttpSettings(), store) is None
 
 
-async def test_a_port_that_is_taken_is_told(tmp_path):
+async def test_a_taken_port_is_reported(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with rig(tmp_path, toolsets=("guests",)) as inner:
             settings = HttpSettings(port=taken.getsockname()[1])

@@ -49,13 +49,13 @@ class CalendarEvent:
         for offset in range(_FURTHEST_DAYS):
             day = (begin + timedelta(days=offset)).replace(hour=0, minute=0, second=0)
             if self._names_day(day):
-                found = self._first_on(day, start)
-                if found is not None:
-                    return int(found.timestamp())
+                moment = self._first_on(day, start)
+                if moment is not None:
+                    return int(moment.timestamp())
         return None
 
     def is_rarer_than(self, other: CalendarEvent, now: float) -> bool:
-        """Whether it comes less often from now on, or leaves a longer time without a run."""
+        """Whether this event comes less often from now on, or leaves a longer time without a run."""
         runs, gap = self._rhythm(now)
         other_runs, other_gap = other._rhythm(now)
         on_the_last_day = len(self.hours) * len(self.minutes) * len(self.seconds)  # may be just outside the period
@@ -128,15 +128,15 @@ def calendar_errors(text: object) -> dict[str, str]:
 
 
 def _weekdays(text: str) -> frozenset[int]:
-    found: set[int] = set()
+    days: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.partition("..")
         start = _weekday(first)
         end = _weekday(last) if dots else start
         if end < start:
             raise Unparsable(text)
-        found.update(range(start, end + 1))
-    return frozenset(found)
+        days.update(range(start, end + 1))
+    return frozenset(days)
 
 
 def _weekday(text: str) -> int:
@@ -168,7 +168,7 @@ def _time(text: str) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
 
 
 def _numbers(text: str, lowest: int, highest: int) -> frozenset[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         values, slash, step = part.partition("/")
         if slash and not step.isdecimal():
@@ -183,5 +183,5 @@ def _numbers(text: str, lowest: int, highest: int) -> frozenset[int]:
             raise Unparsable(text)
         if not lowest <= start <= end <= highest or (slash and int(step) == 0):
             raise Unparsable(text)
-        found.update(range(start, end + 1, int(step) if slash else 1))
-    return frozenset(found)
+        numbers.update(range(start, end + 1, int(step) if slash else 1))
+    return frozenset(numbers)

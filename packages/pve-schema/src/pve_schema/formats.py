@@ -445,8 +445,8 @@ def _retention_problem(values: Mapping[str, str]) -> str | None:
 
 
 def _fleecing_problem(values: Mapping[str, str]) -> str | None:
-    wanted = values.get("enabled") == "1" and "storage" not in values
-    return "'storage' parameter is required when 'enabled' is set\n" if wanted else None
+    lacks_storage = values.get("enabled") == "1" and "storage" not in values
+    return "'storage' parameter is required when 'enabled' is set\n" if lacks_storage else None
 
 
 _PROPERTY_CHECKS: Final[Mapping[str, PropertyCheck]] = {

@@ -47,7 +47,8 @@ _ONLY_IN_9: Final = frozenset({"VM.Replicate"})
 
 
 @cache
-def _read(name: str) -> Any:
+def read_table(name: str) -> Any:
+    """One packed table of the package."""
     packed = pkgutil.get_data("pve_schema", f"data/{name}")
     assert packed is not None, "the package is installed without its data"
     return msgspec.json.decode(zlib.decompress(packed, wbits=_GZIP))
@@ -114,14 +115,14 @@ class Endpoint:
     @cached_property
     def worker_types(self) -> tuple[str, ...]:
         """The types of task it may start; empty if it starts none."""
-        return tuple(_read(_COMMON)["workers"].get(f"{self.method} {self.template}", ()))
+        return tuple(read_table(_COMMON)["workers"].get(f"{self.method} {self.template}", ()))
 
     @cached_property
     def _properties(self) -> PropertySet:
         return PropertySet(
             self.parameters,
             formats=self._facts.formats,
-            last_index=_read(_COMMON)["last_index"],
+            last_index=read_table(_COMMON)["last_index"],
             allows_more=bool(self._entry.get("additionalProperties")),
         )
 
@@ -148,14 +149,14 @@ class Endpoint:
         return f"<Endpoint {self.method} {self.template}>"
 
 
-class _Branch:
+class Branch:
     """One level of the tree of paths."""
 
     __slots__ = ("literals", "placeholder", "placeholder_name", "takes_rest", "template")
 
     def __init__(self) -> None:
-        self.literals: dict[str, _Branch] = {}
-        self.placeholder: _Branch | None = None
+        self.literals: dict[str, Branch] = {}
+        self.placeholder: Branch | None = None
         self.placeholder_name = ""
         self.takes_rest = False
         self.template: str | None = None
@@ -167,11 +168,11 @@ class _Branch:
         branch.template = template
         branch.takes_rest = template.endswith(_REST_OF_PATH)
 
-    def _child(self, segment: str) -> _Branch:
+    def _child(self, segment: str) -> Branch:
         if not segment.startswith("{"):
-            return self.literals.setdefault(segment, _Branch())
+            return self.literals.setdefault(segment, Branch())
         if self.placeholder is None:
-            self.placeholder = _Branch()
+            self.placeholder = Branch()
             self.placeholder_name = segment[1:-1]
         return self.placeholder
 
@@ -200,7 +201,7 @@ class Facts:
 
     def __init__(self, version: str) -> None:
         self._older = version == _BEFORE_9_2
-        table = _read(f"api-{NEWEST if self._older else version}.json.gz")
+        table = read_table(f"api-{NEWEST if self._older else version}.json.gz")
         self.version: str = version
         self._paths: dict[str, dict[str, Any]] = {
             path: methods
@@ -210,17 +211,17 @@ class Facts:
         self._defs: dict[str, Any] = table["defs"]
         self._resolved: dict[str, Any] = {}
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
-        self._tree = _Branch()
+        self._tree = Branch()
         for template in self._paths:
             self._tree.grow(template)
         self._template_of = lru_cache(maxsize=_KNOWN_PATHS)(self._tree.find)
 
     def find(self, method: str, path: str) -> Match | None:
         """The endpoint at a concrete, percent-decoded path such as "/nodes/pve1/qemu/100/config"."""
-        found = self._template_of(path)
-        if found is None:
+        matching = self._template_of(path)
+        if matching is None:
             return None
-        template, values = found
+        template, values = matching
         if method not in self._paths[template]:
             return None
         return Match(self.endpoint(method, template), dict(values))
@@ -247,13 +248,13 @@ class Facts:
 
     @cached_property
     def privileges(self) -> tuple[str, ...]:
-        privileges = _read(_COMMON)["privileges"]
+        privileges = read_table(_COMMON)["privileges"]
         return tuple(sorted(self._of_this_version(privileges, holds_monitor=True)))
 
     @cached_property
     def roles(self) -> Mapping[str, frozenset[str]]:
         """The built-in roles and their privileges."""
-        roles: dict[str, list[str]] = _read(_COMMON)["roles"]
+        roles: dict[str, list[str]] = read_table(_COMMON)["roles"]
         return {
             name: frozenset(self._of_this_version(held, holds_monitor="VM.Migrate" in held))
             for name, held in roles.items()
@@ -262,7 +263,7 @@ class Facts:
     @cached_property
     def formats(self) -> FormatBook:
         """The named formats that parameters refer to."""
-        return FormatBook(_read(_COMMON)["formats"], self.privileges)
+        return FormatBook(read_table(_COMMON)["formats"], self.privileges)
 
     def _of_this_version(self, privileges: list[str], *, holds_monitor: bool) -> list[str]:
         """PVE 8 had VM.Monitor, part of the guest administrator's set, where PVE 9 has finer privileges."""

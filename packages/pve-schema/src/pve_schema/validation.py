@@ -117,8 +117,8 @@ class PropertySet:
         """The keys of a property string, or of each in an array; None if the parameter is something else."""
         schema = self.schema_of(name) or {}
         declared = schema.get("format") or (schema.get("items") or {}).get("format")
-        found = self._formats.properties(declared) if isinstance(declared, str) else declared
-        return found if isinstance(found, Mapping) else None
+        properties = self._formats.properties(declared) if isinstance(declared, str) else declared
+        return properties if isinstance(properties, Mapping) else None
 
 
 class Rule:
@@ -194,8 +194,8 @@ class Rule:
                 return f"invalid format - {rejection}"
         return _constraint_rejection(text, self._schema)
 
-    def _wrong_type(self, got: str) -> str:
-        return f"type check ('{self._type}') failed - got {got}"
+    def _wrong_type(self, actual: str) -> str:
+        return f"type check ('{self._type}') failed - got {actual}"
 
 
 def _is_optional(name: str, schema: Schema) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -19,12 +18,6 @@ from yarl import URL
 from pve_simulator.clock import ManualClock
 from pve_simulator.http.certificates import shared_identity
 from pve_simulator.simulator import SimulatedCluster
-
-T = TypeVar("T")
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(coroutine)
 
 
 @dataclass
@@ -45,8 +38,7 @@ class Reply:
 
     @property
     def errors(self) -> dict[str, str]:
-        found: dict[str, str] = self.body["errors"]
-        return found
+        return dict(self.body["errors"])
 
 
 class Api:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,12 +21,8 @@ _PATIENCE = 60.0
 T = TypeVar("T")
 
 
-class BackgroundCluster:
-    """Starts a cluster, and stops it at the end of a `with` block.
-
-    Its time does not move until `advance`; with `speed`, it passes on its own instead, that many times as fast as real
-    time. The other options are those of `SimulatedCluster`, here without the delay of refused logins.
-    """
+class ClusterThread:
+    """A cluster in a thread: what both kinds of fixtures have in common."""
 
     def __init__(self, *, speed: float | None = None, **options: Any) -> None:
         if speed is not None and "clock" in options:
@@ -76,31 +73,18 @@ class BackgroundCluster:
         """Method and path of every request so far."""
         return list(self.cluster.requests)
 
-    def add_fault(self, text: str) -> Fault:
-        """Inject a fault, such as `no-quorum`, `595:GET:/nodes/*` or `task-fails:vzdump:job errors`."""
-        return self.call(self.cluster.faults.add, text)
-
-    def remove_fault(self, fault: Fault) -> None:
-        self.call(self.cluster.faults.remove, fault)
-
-    def advance(self, seconds: float) -> None:
-        """Turn the clock: everything that is due by then has happened afterwards."""
+    def _manual_clock(self) -> ManualClock:
         clock = self.cluster.clock
         if not isinstance(clock, ManualClock):
             raise TypeError("this cluster's time passes on its own; start it without `speed` to turn the clock")
-        self._await(clock.advance(seconds))
+        return clock
 
-    def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in the cluster's thread, where nothing else runs in the meantime."""
-
-        async def call() -> T:
-            return function(*arguments)
-
-        return self._await(call())
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        assert self._loop is not None, "the cluster runs in a `with` block"
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        assert self._loop is not None, "the cluster runs in a `with` block"
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_PATIENCE)
+        return self._submit(coroutine).result(_PATIENCE)
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -127,3 +111,53 @@ class BackgroundCluster:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE)
         self._loop.close()
+
+
+class BackgroundCluster(ClusterThread):
+    """Starts a cluster, and stops it at the end of a `with` block.
+
+    Its time does not move until `advance`; with `speed`, it passes on its own instead, that many times as fast as real
+    time. The other options are those of `SimulatedCluster`, here without the delay of refused logins.
+    """
+
+    def add_fault(self, text: str) -> Fault:
+        """Inject a fault, such as `no-quorum`, `595:GET:/nodes/*` or `task-fails:vzdump:job errors`."""
+        return self.call(self.cluster.faults.add, text)
+
+    def remove_fault(self, fault: Fault) -> None:
+        self.call(self.cluster.faults.remove, fault)
+
+    def advance(self, seconds: float) -> None:
+        """Turn the clock: everything that is due by then has happened afterwards."""
+        self._await(self._manual_clock().advance(seconds))
+
+    def reset(self, build: Callable[[World], None] | None = None) -> None:
+        """Start over at the same address, with the first world or another one."""
+        self._await(self.cluster.reset(build))
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the cluster's thread, where nothing else runs in the meantime."""
+        return self._await(_call(function, *arguments))
+
+
+class AsyncBackgroundCluster(ClusterThread):
+    """The same for tests on an event loop of asyncio: what changes the cluster is awaited and never blocks the loop."""
+
+    async def add_fault(self, text: str) -> Fault:
+        return await self.call(self.cluster.faults.add, text)
+
+    async def remove_fault(self, fault: Fault) -> None:
+        await self.call(self.cluster.faults.remove, fault)
+
+    async def advance(self, seconds: float) -> None:
+        await asyncio.wrap_future(self._submit(self._manual_clock().advance(seconds)))
+
+    async def reset(self, build: Callable[[World], None] | None = None) -> None:
+        await asyncio.wrap_future(self._submit(self.cluster.reset(build)))
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.wrap_future(self._submit(_call(function, *arguments)))
+
+
+async def _call(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)

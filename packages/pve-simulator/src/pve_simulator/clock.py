@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 # A ManualClock starts here, so that every run sees the same times: 2026-01-15 08:00:00 UTC.
@@ -14,6 +15,11 @@ MANUAL_EPOCH = 1768464000.0
 # A woken task may need a few turns of the event loop until it sleeps again or ends. What it sent over a socket is read
 # in the next turn, so a few turns without anything else to do mean that it does.
 _SETTLE_TURNS, _IDLE_TURNS = 25, 3
+
+
+def log_time(seconds: float) -> str:
+    """A time (UTC) as PVE's logs write it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 class Clock(Protocol):

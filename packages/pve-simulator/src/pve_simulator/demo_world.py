@@ -140,8 +140,8 @@ def _add_files(builder: Builder) -> None:
     backups = ((102, "vm", "qemu", 31_000), (202, "ct", "lxc", 18_000), (203, "ct", "lxc", 6_200))
     for vmid, group, _, megabytes in backups:
         name = str(builder.world.guests[vmid].name)
-        for made in _BACKUPS_MADE:
-            when = datetime.fromtimestamp(_past(builder.world, *made), UTC)
+        for backup_time in _BACKUPS_MADE:
+            when = datetime.fromtimestamp(_past(builder.world, *backup_time), UTC)
             builder.file(
                 "pbs", "pve1", f"backup/{group}/{vmid}/{when:%Y-%m-%dT%H:%M:%SZ}", "backup", f"pbs-{group}",
                 megabytes * MIB, vmid=vmid, notes=name, verified=True,
@@ -217,9 +217,9 @@ def _add_history(world: World) -> None:
     """Tasks of the last days, including one with warnings and one that failed."""
     now, add = world.clock.now(), world.tasks.add_finished
     add("pve3", "vzdump", "109", "carol@pve", started=_past(world, *_MOVED), lasted=540.0)
-    for made in _BACKUPS_MADE:
+    for backup_time in _BACKUPS_MADE:
         for node, vmid in (("pve1", "102"), ("pve2", "202"), ("pve2", "203")):
-            add(node, "vzdump", vmid, "carol@pve", started=_past(world, *made), lasted=260.0)
+            add(node, "vzdump", vmid, "carol@pve", started=_past(world, *backup_time), lasted=260.0)
     add("pve2", "qmstart", "104", "root@pam", started=now - 3.2 * DAY, lasted=2.0)
     add("pve3", "qmstart", "105", "root@pam", started=now - 3.2 * DAY + 9, lasted=2.0)
     add("pve1", "qmsnapshot", "102", "carol@pve", started=now - 6 * DAY, lasted=14.0)

@@ -9,12 +9,13 @@ import fnmatch
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from pve_simulator.http.refusals import existing
+from pve_simulator.nodes.power_loss import cut_power, restore_power
 from pve_simulator.world import Node, World
 
 _REQUEST_SUFFIX = re.compile(r":(GET|POST|PUT|DELETE|\*):(/.*|\*)$")
@@ -32,6 +33,7 @@ _FORMS = {
     "task-fails": (r"[\w*-]+:.+", "task-fails:TYPE:TEXT, with * for every type"),
     "locked": (r"\d+:[a-z-]+", "locked:VMID:LOCK, such as locked:102:backup"),
     "node-offline": (".+", "node-offline:NODE"),
+    "node-dead": (".+", "node-dead:NODE"),
     "no-quorum": ("", "no-quorum"),
     "clock": (r"[+-]\d+(:.+)?", "clock:+SECONDS or clock:-SECONDS, and :NODE for one node"),
 }
@@ -49,6 +51,8 @@ class Fault:
     path: str = "*"
     count: int | None = None
     probability: float = 1.0
+    text: str = field(default="", compare=False)
+    number: int = field(default=0, compare=False)  # its place among all faults of the cluster, from 1
 
     def matches(self, method: str, path: str) -> bool:
         return self.method in ("*", method) and fnmatch.fnmatchcase(path, self.path)
@@ -61,12 +65,15 @@ class Faults:
         self._world = world
         self._random = random.Random(seed)  # noqa: S311 (repeatable on purpose)
         self._active: list[Fault] = []
+        self._added = 0
         world.tasks.failure_of = self._task_failure
 
     def add(self, text: str) -> Fault:
         """Inject a fault from its option text."""
         fault = parse_fault(text)
         self._apply_to_world(fault)
+        self._added += 1
+        fault.number = self._added
         self._active.append(fault)
         return fault
 
@@ -77,6 +84,8 @@ class Faults:
         match fault.kind:
             case "node-offline":
                 self.set_online(fault.argument, online=True)
+            case "node-dead":
+                restore_power(self._world, self._node(fault.argument))
             case "no-quorum":
                 self._world.quorate_override = None
             case "locked":
@@ -90,6 +99,11 @@ class Faults:
         """Remove all faults."""
         for fault in list(self._active):
             self.remove(fault)
+
+    @property
+    def active(self) -> list[Fault]:
+        """The faults that can still happen, in the order they were added."""
+        return list(self._active)
 
     @property
     def is_empty(self) -> bool:
@@ -128,6 +142,8 @@ class Faults:
         match fault.kind:
             case "node-offline":
                 self.set_online(fault.argument, online=False)
+            case "node-dead":
+                cut_power(self._world, self._node(fault.argument))
             case "no-quorum":
                 self._world.quorate_override = False
             case "locked":
@@ -146,8 +162,8 @@ class Faults:
     def _task_failure(self, kind: str, _target: str) -> str | None:
         for fault in list(self._active):
             if fault.kind == "task-fails":
-                wanted, _, text = fault.argument.partition(":")
-                if wanted in ("*", kind) and self._applies(fault):
+                task_type, _, text = fault.argument.partition(":")
+                if task_type in ("*", kind) and self._applies(fault):
                     return text
         return None
 
@@ -167,7 +183,7 @@ def parse_fault(text: str) -> Fault:
     suffix = _REQUEST_SUFFIX.search(spec)
     method, path = (suffix[1], suffix[2]) if suffix else ("*", "*")
     kind, _, argument = (spec[: suffix.start()] if suffix else spec).partition(":")
-    fault = Fault(kind, argument, method, path)
+    fault = Fault(kind, argument, method, path, text=text)
     for option in options:
         name, _, value = option.partition("=")
         match name.strip():

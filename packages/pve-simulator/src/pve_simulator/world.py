@@ -38,6 +38,7 @@ class Node:
     installed_kernel: str = ""  # started at the next boot, if different
     fingerprint: str = ""
     online: bool = True
+    died_at: float | None = None  # when it lost its power; None if it is up, or was shut down
     clock_offset: float = 0.0  # seconds that its clock is ahead
     bridges: tuple[str, ...] = ("vmbr0",)
     last_pid: int = field(default=2000)
@@ -63,7 +64,7 @@ class HaResource:
     max_relocate: int = 1
     failback: bool = True
     group: str | None = None
-    given: dict[str, str | int] = field(default_factory=dict)  # the options that were set, as the file has them
+    options: dict[str, str | int] = field(default_factory=dict)  # those that were set, as the file has them
     crm_state: str | None = "started"  # the manager's state; None until it has seen the resource
     shown_state: str = "started"
 
@@ -108,10 +109,10 @@ class World:
 
     def part(self, kind: type[_Part]) -> _Part:
         """The state of one domain, such as the services of the nodes; `kind(world)` creates it on first use."""
-        found: _Part | None = self._parts.get(kind)
-        if found is None:
-            found = self._parts[kind] = kind(self)  # type: ignore[call-arg]
-        return found
+        state: _Part | None = self._parts.get(kind)
+        if state is None:
+            state = self._parts[kind] = kind(self)  # type: ignore[call-arg]
+        return state
 
     @property
     def quorate(self) -> bool:

@@ -77,48 +77,48 @@ class SentRequest:
     section: str
 
 
-def differences(asked: SentRequest, recorded: Response, given: Response, translate: Translate) -> list[str]:
+def differences(asked: SentRequest, recorded: Response, answered: Response, translate: Translate) -> list[str]:
     """Describe every difference between the simulated and the recorded answer."""
-    found = list(_status_differences(recorded, given, translate))
-    if found:
-        return found  # with another status, the body adds nothing
-    found += _header_differences(recorded, given)
-    found += _text_differences(recorded.body, given.body, translate)
-    found += _shape_differences(asked, "", _shape(recorded.body), _shape(given.body))
-    found += _task_differences(asked.template, recorded.body, given.body, translate)
-    found += _history_differences(asked.template, recorded.body, given.body, translate)
-    found += _menu_differences(recorded.body, given.body)
-    found += _member_differences(recorded.body, given.body, translate)
-    found += _config_differences(asked.template, recorded.body, given.body)
-    return found
+    differing = list(_status_differences(recorded, answered, translate))
+    if differing:
+        return differing  # with another status, the body adds nothing
+    differing += _header_differences(recorded, answered)
+    differing += _text_differences(recorded.body, answered.body, translate)
+    differing += _shape_differences(asked, "", _shape(recorded.body), _shape(answered.body))
+    differing += _task_differences(asked.template, recorded.body, answered.body, translate)
+    differing += _history_differences(asked.template, recorded.body, answered.body, translate)
+    differing += _menu_differences(recorded.body, answered.body)
+    differing += _member_differences(recorded.body, answered.body, translate)
+    differing += _config_differences(asked.template, recorded.body, answered.body)
+    return differing
 
 
-def _status_differences(recorded: Response, given: Response, translate: Translate) -> Iterator[str]:
-    if recorded.status != given.status:
-        yield f"status {recorded.status} -> {given.status} ({recorded.reason!r} -> {given.reason!r})"
-    elif _plain(translate(recorded.reason)) != _plain(given.reason):
-        yield f"reason {translate(recorded.reason)!r} -> {given.reason!r}"
+def _status_differences(recorded: Response, answered: Response, translate: Translate) -> Iterator[str]:
+    if recorded.status != answered.status:
+        yield f"status {recorded.status} -> {answered.status} ({recorded.reason!r} -> {answered.reason!r})"
+    elif _plain(translate(recorded.reason)) != _plain(answered.reason):
+        yield f"reason {translate(recorded.reason)!r} -> {answered.reason!r}"
 
 
-def _header_differences(recorded: Response, given: Response) -> Iterator[str]:
+def _header_differences(recorded: Response, answered: Response) -> Iterator[str]:
     if not recorded.headers:
         return
     for name in _HEADERS:
-        if recorded.headers.get(name) != given.headers.get(name):
-            yield f"header {name} {recorded.headers.get(name)!r} -> {given.headers.get(name)!r}"
+        if recorded.headers.get(name) != answered.headers.get(name):
+            yield f"header {name} {recorded.headers.get(name)!r} -> {answered.headers.get(name)!r}"
 
 
-def _text_differences(recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
-    if not isinstance(recorded, dict) or not isinstance(given, dict):
-        if isinstance(recorded, str) and isinstance(given, str) and recorded.isprintable() and recorded != given:
-            yield f"text {recorded!r} -> {given!r}"
+def _text_differences(recorded: Any, answered: Any, translate: Translate) -> Iterator[str]:
+    if not isinstance(recorded, dict) or not isinstance(answered, dict):
+        if isinstance(recorded, str) and isinstance(answered, str) and recorded.isprintable() and recorded != answered:
+            yield f"text {recorded!r} -> {answered!r}"
         return
-    if _plain(translate(str(recorded.get("message")))) != _plain(str(given.get("message"))):
-        yield f"message {recorded.get('message')!r} -> {given.get('message')!r}"
+    if _plain(translate(str(recorded.get("message")))) != _plain(str(answered.get("message"))):
+        yield f"message {recorded.get('message')!r} -> {answered.get('message')!r}"
     expected = {key: _lines(translate(text)) for key, text in recorded.get("errors", {}).items()}
-    actual = {key: _lines(str(text)) for key, text in given.get("errors", {}).items()}
+    actual = {key: _lines(str(text)) for key, text in answered.get("errors", {}).items()}
     if expected != actual:
-        yield f"errors {recorded.get('errors')} -> {given.get('errors')}"
+        yield f"errors {recorded.get('errors')} -> {answered.get('errors')}"
 
 
 def _shape(value: Any) -> Shape:
@@ -127,27 +127,27 @@ def _shape(value: Any) -> Shape:
     return shape
 
 
-def _shape_differences(asked: SentRequest, path: str, recorded: Shape, given: Shape) -> Iterator[str]:
+def _shape_differences(asked: SentRequest, path: str, recorded: Shape, answered: Shape) -> Iterator[str]:
     if is_host_specific(asked.template, asked.section, path):
         return
-    if recorded.kinds != given.kinds:
-        yield f"{path or 'body'}: {_names(recorded.kinds)} -> {_names(given.kinds)}"
+    if recorded.kinds != answered.kinds:
+        yield f"{path or 'body'}: {_names(recorded.kinds)} -> {_names(answered.kinds)}"
         return
-    for key in sorted(recorded.keys.keys() | given.keys.keys()):
+    for key in sorted(recorded.keys.keys() | answered.keys.keys()):
         inner = f"{path}.{key}".lstrip(".")
-        if key in recorded.keys and key in given.keys:
-            yield from _shape_differences(asked, inner, recorded.keys[key], given.keys[key])
+        if key in recorded.keys and key in answered.keys:
+            yield from _shape_differences(asked, inner, recorded.keys[key], answered.keys[key])
         elif not is_host_specific(asked.template, asked.section, inner):
             yield f"{inner}: missing" if key in recorded.keys else f"{inner}: not in PVE's answer"
-    if recorded.elements is not None and given.elements is not None:
-        yield from _shape_differences(asked, f"{path}.[]".lstrip("."), recorded.elements, given.elements)
+    if recorded.elements is not None and answered.elements is not None:
+        yield from _shape_differences(asked, f"{path}.[]".lstrip("."), recorded.elements, answered.elements)
 
 
-def _task_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+def _task_differences(template: str, recorded: Any, answered: Any, translate: Translate) -> Iterator[str]:
     """Types and outcomes of tasks, which are behavior rather than data."""
-    if not isinstance(recorded, dict) or not isinstance(given, dict):
+    if not isinstance(recorded, dict) or not isinstance(answered, dict):
         return
-    expected, actual = recorded.get("data"), given.get("data")
+    expected, actual = recorded.get("data"), answered.get("data")
     if isinstance(expected, str) and isinstance(actual, str) and expected.startswith("UPID:"):
         if _task_of(expected) != _task_of(actual):
             yield f"task {_task_of(expected)} -> {_task_of(actual)}"
@@ -161,9 +161,9 @@ def _task_differences(template: str, recorded: Any, given: Any, translate: Trans
             yield f"last log line {last!r} -> {own!r}"
 
 
-def _menu_differences(recorded: Any, given: Any) -> Iterator[str]:
+def _menu_differences(recorded: Any, answered: Any) -> Iterator[str]:
     """The entries of a directory index."""
-    expected, actual = _menu(recorded), _menu(given)
+    expected, actual = _menu(recorded), _menu(answered)
     if expected is not None and actual is not None and expected != actual:
         yield f"index without {sorted(expected - actual)}, with {sorted(actual - expected)}"
 
@@ -177,10 +177,10 @@ def _menu(body: Any) -> set[str] | None:
     return {str(value) for row in rows for value in row.values()}
 
 
-def _member_differences(recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+def _member_differences(recorded: Any, answered: Any, translate: Translate) -> Iterator[str]:
     """Differences in the guests, volumes, users and so on of a list."""
     for identity in _IDENTITIES:
-        expected, actual = _members(recorded, identity, translate), _members(given, identity, str)
+        expected, actual = _members(recorded, identity, translate), _members(answered, identity, str)
         if expected is not None and actual is not None and expected != actual:
             yield f"list without {sorted(expected - actual)}, with {sorted(actual - expected)}"
 
@@ -192,11 +192,13 @@ def _members(body: Any, identity: str, translate: Translate) -> set[str] | None:
     return {translate(str(row[identity])) for row in rows if identity in row}
 
 
-def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[str]:
+def _config_differences(template: str, recorded: Any, answered: Any) -> Iterator[str]:
     """Differences in a guest's stored configuration, where the values are behavior."""
     if not template.endswith(("/qemu/{vmid}/config", "/lxc/{vmid}/config", "/snapshot/{snapname}/config")):
         return
-    expected, actual = recorded.get("data"), given.get("data")
+    if not isinstance(recorded, dict) or not isinstance(answered, dict):  # nobody answered
+        return
+    expected, actual = recorded.get("data"), answered.get("data")
     if not isinstance(expected, dict) or not isinstance(actual, dict):
         return
     for key in expected.keys() & actual.keys():
@@ -205,12 +207,12 @@ def _config_differences(template: str, recorded: Any, given: Any) -> Iterator[st
             yield f"{key}: {then!r} -> {now!r}"
 
 
-def _history_differences(template: str, recorded: Any, given: Any, translate: Translate) -> Iterator[str]:
+def _history_differences(template: str, recorded: Any, answered: Any, translate: Translate) -> Iterator[str]:
     """The tasks of a list with their outcomes, including tasks whose requests were not recorded."""
-    if template not in ("/nodes/{node}/tasks", "/cluster/tasks"):
+    if template not in ("/nodes/{node}/tasks", "/cluster/tasks") or not isinstance(recorded, dict):
         return
     expected = Counter(_outcome(task, translate) for task in recorded["data"])
-    actual = Counter(_outcome(task, str) for task in given["data"])
+    actual = Counter(_outcome(task, str) for task in answered["data"])
     for word, surplus in (("without", expected - actual), ("with", actual - expected)):
         if surplus:
             yield f"history {word} {sorted(surplus)}"

@@ -1,9 +1,12 @@
 """Fixtures and settings shared by the simulator's tests."""
 
 import gc
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from pve_simulator.api_client import Api, simulated_api
 
 # The duration of examples depends on the machine, not on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,3 +20,11 @@ gc.set_threshold(50_000)
 def anyio_backend() -> str:
     """For the whole session, so that the tests of a module can share an asynchronous fixture."""
     return "asyncio"
+
+
+@pytest.fixture
+async def api(request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    """A client with all privileges for a cluster of its own; `@pytest.mark.api(ssh=True)` gives the cluster options."""
+    marker = request.node.get_closest_marker("api")
+    async with simulated_api(**(marker.kwargs if marker else {})) as api:
+        yield api

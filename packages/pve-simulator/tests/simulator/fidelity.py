@@ -103,7 +103,7 @@ def _disagreements(path: Path) -> list[str]:
 def _host_specific() -> list[str]:
     rows = ["### Not compared, because it belongs to the recorded host", ""]
     rows += ["| endpoint | field | why |", "|---|---|---|"]
-    return rows + [f"| `{one.template}` | `{one.path}` | {one.reason} |" for one in HOST_SPECIFIC_PATHS]
+    return rows + [f"| `{place.template}` | `{place.path}` | {place.reason} |" for place in HOST_SPECIFIC_PATHS]
 
 
 def _left_out() -> list[str]:

@@ -25,13 +25,13 @@ async def create_vm(api: Api, vmid: int = 500, /, **params: Any) -> str:
 
 
 async def create_container(api: Api, vmid: int = 500, /, **params: Any) -> str:
-    settings = {"ostemplate": TEMPLATE, "rootfs": "local-lvm:4", **params}
+    settings = {"ostemplate": TEMPLATE, "rootfs": "local-lvm:4", "features": "nesting=1", **params}
     return await api.finish_task(await api.post(CT, vmid=vmid, **settings))
 
 
 async def config(api: Api, path: str, **query: Any) -> dict[str, Any]:
-    found: dict[str, Any] = (await api.get(f"{path}/config", **query)).data
-    return found
+    shown: dict[str, Any] = (await api.get(f"{path}/config", **query)).data
+    return shown
 
 
 async def pending(api: Api, path: str) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,8 @@ from pve_simulator.access.directory import Pool, Token
 from pve_simulator.clock import ManualClock
 from pve_simulator.guests.guest import OperatingSystem
 from pve_simulator.nodes.disks import Disks
-from pve_simulator.nodes.network_file import Interface
-from pve_simulator.nodes.network_routes import Networks
 from pve_simulator.nodes.status_daemon import StatusDaemon
+from pve_simulator.routes.nodes.network import Interface, Networks
 from pve_simulator.simulator import SimulatedCluster
 from pve_simulator.storage.storages import Storage, StorageSpace, Volume
 from pve_simulator.world import Node, World
@@ -61,7 +60,7 @@ def _build(world: World) -> None:
         ("iso/tiny.iso", "iso", "iso", 1404928),
         ("vztmpl/debian-12-standard_12.11-1_amd64.tar.zst", "vztmpl", "tzst", 47285736),
     ):
-        local.add(NODE, Volume(f"local:{name}", content, form, size, size, _FILES_AT))
+        local.add(NODE, Volume(f"local:{name}", content, form, size, size, _FILES_AT, has_systemd=False))
     world.storages["local"] = local
     root = world.access.users["root@pam"]
     root.password = ROOT_PASSWORD

@@ -128,17 +128,17 @@ class Names:
 
 def recordings() -> list[Recording]:
     """All recorded requests in their order."""
-    found = []
+    recorded = []
     with gzip.open(RECORDINGS, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             row = json.loads(line)
             answer = Response(row["status"], row["reason"], row["body"], row.get("headers", {}))
-            found.append(
+            recorded.append(
                 Recording(
                     number, row["section"], row["label"], row["method"], row["path"], row["params"], row["auth"], answer
                 )
             )
-    return found
+    return recorded
 
 
 class Replay:
@@ -166,8 +166,8 @@ class Replay:
         answer = await self._ask(recording)
         self._learn(recording, answer)
         asked = SentRequest(recording.template, recording.section)
-        found = differences(asked, recording.answer, answer, self._names.translate)
-        return Outcome(recording, answer, found)
+        differing = differences(asked, recording.answer, answer, self._names.translate)
+        return Outcome(recording, answer, differing)
 
     async def _pass_time(self, recording: Recording) -> None:
         if recording.sees_running_task or (recording.section, recording.label) in _AT_ONCE:
@@ -276,12 +276,12 @@ class Replay:
 
 
 def _backup_dates() -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], set[str]] = {}
+    dates: dict[tuple[str, str], set[str]] = {}
     for recording in recordings():
         if "/content" in recording.path or recording.path.endswith("/extractconfig"):
             for match in _BACKUP.finditer(json.dumps(recording.answer.body)):
-                found.setdefault((match[1], match[2]), set()).add(match[0])
-    return {guest: sorted(names) for guest, names in found.items()}
+                dates.setdefault((match[1], match[2]), set()).add(match[0])
+    return {guest: sorted(names) for guest, names in dates.items()}
 
 
 def _upload(filename: str) -> aiohttp.MultipartWriter:
@@ -312,10 +312,10 @@ async def replay() -> list[Outcome]:
 
 
 def by_section(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
+    sections: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        found.setdefault(outcome.recording.section, []).append(outcome)
-    return found
+        sections.setdefault(outcome.recording.section, []).append(outcome)
+    return sections
 
 
 def report(outcomes: Sequence[Outcome], section: str | None, *, verbose: bool) -> Iterator[str]:

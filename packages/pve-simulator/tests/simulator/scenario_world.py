@@ -9,8 +9,8 @@ from pve_simulator.access.directory import Token
 from pve_simulator.clock import ManualClock
 from pve_simulator.guests.guest import GIB, Guest, OperatingSystem
 from pve_simulator.nodes.disks import Disks
-from pve_simulator.nodes.network_routes import Networks
-from pve_simulator.nodes.settings_routes import Settings
+from pve_simulator.routes.nodes.network import Networks
+from pve_simulator.routes.nodes.settings import Settings
 from pve_simulator.simulator import SimulatedCluster
 from pve_simulator.storage.storages import Storage, StorageSpace, Volume
 from pve_simulator.world import Node, World
@@ -53,12 +53,12 @@ def _build(world: World) -> None:
         storage = Storage(name, kind, _EVERYTHING, config={"path": path}, defined_at=world.clock.now() - 1000)
         storage.spaces = {NODE: StorageSpace(_TOTAL, _USED)}
         world.storages[name] = storage
-    made = int(world.clock.now()) - 1000
+    created = int(world.clock.now()) - 1000
     local = world.storages["local"]
-    local.add(NODE, Volume(ISO, "iso", "iso", 1404928, 1404928, made))
-    local.add(NODE, Volume(TEMPLATE, "vztmpl", "txz", 3201600, 3201600, made))
+    local.add(NODE, Volume(ISO, "iso", "iso", 1404928, 1404928, created))
+    local.add(NODE, Volume(TEMPLATE, "vztmpl", "txz", 3201600, 3201600, created))
     base = "local:9000/base-9000-disk-0.qcow2"
-    local.add(NODE, Volume(base, "images", "qcow2", GIB, GIB // 4, made, vmid=9000))
+    local.add(NODE, Volume(base, "images", "qcow2", GIB, GIB // 4, created, vmid=9000))
     config: dict[str, Any] = {
         "name": "rig-guest", "memory": "256", "scsihw": "virtio-scsi-single", "scsi0": f"{base},size=1G", "agent": "1",
         "net0": "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0", "boot": "order=scsi0", "template": 1, "kvm": 0, "tags": "rig",
@@ -81,8 +81,8 @@ def vm(number: int, **options: Any) -> Step:
 
 
 def ct(number: int, **options: Any) -> Step:
-    given = {"cores": 1, "memory": 64, "swap": 0, "rootfs": "<st>:1", "hostname": f"dif-ct-<id{number}>", **options}
-    return "POST", "~/lxc", {"vmid": f"<id{number}>", "ostemplate": "<template>", "unprivileged": 0, **given}
+    params = {"cores": 1, "memory": 64, "swap": 0, "rootfs": "<st>:1", "hostname": f"dif-ct-<id{number}>", **options}
+    return "POST", "~/lxc", {"vmid": f"<id{number}>", "ostemplate": "<template>", "unprivileged": 0, **params}
 
 
 def power(number: int, verb: str, kind: str = "qemu") -> Step:

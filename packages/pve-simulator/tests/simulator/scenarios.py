@@ -102,7 +102,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Given:
+class Answer:
     """The simulator's answer."""
 
     status: int
@@ -145,13 +145,13 @@ class Run:
             path = f"~/qemu/<id0>/agent/exec-status?pid={self.pid}"
         if row["params"].get("digest") == "<string>" and row["status"] == 200 and "task" not in row:
             self._learn(path, await self._ask("GET", path, {}, None))
-        given = await self._ask(method, path, dict(row["params"]), recorded)
-        if _is_upid(given.body) and not str(row.get("values")).startswith("<UPID"):
-            given.task = await self._finish(given.body["data"])
+        answer = await self._ask(method, path, dict(row["params"]), recorded)
+        if _is_upid(answer.body) and not str(row.get("values")).startswith("<UPID"):
+            answer.task = await self._finish(answer.body["data"])
         if not str(row.get("values")).startswith("<UPID") and self.key[0] != "tasks":
             await self._settle()
-        self._learn(path, given)
-        return self._compare(recorded, given)
+        self._learn(path, answer)
+        return self._compare(recorded, answer)
 
     async def _apply_unrecorded(self, recorded: Recorded) -> None:
         for step in BACKGROUNDS.get(self.key, {}).get(recorded.step, ()):
@@ -176,21 +176,21 @@ class Run:
         if method == "WAIT":
             await self._pass(float(params["seconds"]))
             return
-        given = await self._ask(method.rstrip("?"), path, dict(params), None)
-        if given.status != 200 and not method.endswith("?"):
-            raise AssertionError(f"{self.key}: {step}: {given.status} {given.reason} {given.text}")
-        if _is_upid(given.body):
-            ended = await self._finish(given.body["data"])
+        answer = await self._ask(method.rstrip("?"), path, dict(params), None)
+        if answer.status != 200 and not method.endswith("?"):
+            raise AssertionError(f"{self.key}: {step}: {answer.status} {answer.reason} {answer.text}")
+        if _is_upid(answer.body):
+            ended = await self._finish(answer.body["data"])
             if ended["exit"] != "OK":
                 raise AssertionError(f"{self.key}: {step}: {ended}")
 
-    async def _ask(self, method: str, path: str, params: dict[str, Any], recorded: Recorded | None) -> Given:
+    async def _ask(self, method: str, path: str, params: dict[str, Any], recorded: Recorded | None) -> Answer:
         request = asyncio.ensure_future(self._send(method, path, params, recorded))
         while not (await asyncio.wait({request}, timeout=_STUCK_SECONDS))[0]:
             await self.clock.advance(1.0)
         return request.result()
 
-    async def _send(self, method: str, path: str, params: dict[str, Any], recorded: Recorded | None) -> Given:
+    async def _send(self, method: str, path: str, params: dict[str, Any], recorded: Recorded | None) -> Answer:
         pairs = [(name, text) for name, value in params.items() for text in self._texts(name, value, path, recorded)]
         url = self._url(path, recorded)
         body, headers = None, dict(self._headers(recorded))
@@ -205,7 +205,7 @@ class Run:
                 decoded = json.loads(text) if text else None
             except json.JSONDecodeError:
                 decoded = text
-            return Given(reply.status, reply.reason or "", decoded, text, reply.headers.get("Content-Type"))
+            return Answer(reply.status, reply.reason or "", decoded, text, reply.headers.get("Content-Type"))
 
     def _url(self, path: str, recorded: Recorded | None) -> str:
         if recorded is not None and self.key[1] == "verbs and paths" and recorded.step in _RAW_PATHS:
@@ -238,11 +238,11 @@ class Run:
     def _backup_time(self, kind: str, vmid: str) -> str:
         name = re.compile(rf"vzdump-{kind}-{vmid}-([\d_-]+)\.")
         for storage in self.cluster.world.storages.values():
-            found = [
+            times = [
                 match[1] for space in storage.spaces.values() for match in map(name.search, space.volumes) if match
             ]
-            if found:
-                return max(found)
+            if times:
+                return max(times)
         return _MADE_UP["<when>"]
 
     def _texts(self, name: str, value: Any, path: str, recorded: Recorded | None) -> Iterator[str]:
@@ -282,8 +282,8 @@ class Run:
             return {"Authorization": f"PVEAPIToken={_USERS[self.key[1]]}={self.token}"}
         return _ROOT
 
-    def _learn(self, path: str, given: Given) -> None:
-        data = given.body.get("data") if isinstance(given.body, dict) else None
+    def _learn(self, path: str, answer: Answer) -> None:
+        data = answer.body.get("data") if isinstance(answer.body, dict) else None
         if isinstance(data, dict):
             if "digest" in data:
                 self.digests[path] = data["digest"]
@@ -317,66 +317,68 @@ class Run:
         return {"words": self.words.upid(upid), "exit": task.exitstatus, "log": log}
 
     async def _log(self, upid: str) -> list[dict[str, Any]]:
-        given = await self._ask("GET", f"/nodes/{NODE}/tasks/{quote(upid, safe='')}/log?limit=0", {}, None)
-        lines: list[dict[str, Any]] = given.body["data"]
+        answer = await self._ask("GET", f"/nodes/{NODE}/tasks/{quote(upid, safe='')}/log?limit=0", {}, None)
+        lines: list[dict[str, Any]] = answer.body["data"]
         return lines
 
-    def _compare(self, recorded: Recorded, given: Given) -> Outcome:
-        row, found = recorded.row, dict[str, str]()
-        if row["status"] != given.status:
-            found["status"] = f"{row['status']} -> {given.status} ({row['reason']!r} -> {self._words(given.reason)!r})"
-        elif not texts_agree(row["reason"], self._words(given.reason)):
-            found["reason"] = f"{row['reason']!r} -> {self._words(given.reason)!r}"
-        body = given.body if isinstance(given.body, dict) else {}
+    def _compare(self, recorded: Recorded, answer: Answer) -> Outcome:
+        row, differing = recorded.row, dict[str, str]()
+        if row["status"] != answer.status:
+            differing["status"] = (
+                f"{row['status']} -> {answer.status} ({row['reason']!r} -> {self._words(answer.reason)!r})"
+            )
+        elif not texts_agree(row["reason"], self._words(answer.reason)):
+            differing["reason"] = f"{row['reason']!r} -> {self._words(answer.reason)!r}"
+        body = answer.body if isinstance(answer.body, dict) else {}
         errors = self.words.read(body.get("errors", {}))
         if not errors_agree(row.get("errors", {}), errors):
-            found["errors"] = f"{row.get('errors')} -> {errors}"
+            differing["errors"] = f"{row.get('errors')} -> {errors}"
         elif not texts_agree(row.get("message", ""), self._words(body.get("message", ""))):
-            found["errors"] = f"message {row.get('message')!r} -> {self._words(body.get('message', ''))!r}"
-        difference = self._shape_difference(row, given)
+            differing["errors"] = f"message {row.get('message')!r} -> {self._words(body.get('message', ''))!r}"
+        difference = self._shape_difference(row, answer)
         if difference:
-            found["shape"] = difference
+            differing["shape"] = difference
         data = self.words.read(body.get("data"))
         if (
             "values" in row
-            and given.status == row["status"]
+            and answer.status == row["status"]
             and (difference := values_differ(row["values"], data, row.get("label"), narrow=_is_narrow(row)))
         ):
-            found["values"] = difference
-        if "text" in row and row["text"][:15] != given.text[:15]:
-            found["values"] = f"{row['text'][:60]!r} -> {given.text[:60]!r}"
-        if "task" in row and (difference := self._task_difference(row["task"], given)):
-            found["task"] = difference
-        return Outcome(recorded, found, self._log_difference(row, given))
+            differing["values"] = difference
+        if "text" in row and row["text"][:15] != answer.text[:15]:
+            differing["values"] = f"{row['text'][:60]!r} -> {answer.text[:60]!r}"
+        if "task" in row and (difference := self._task_difference(row["task"], answer)):
+            differing["task"] = difference
+        return Outcome(recorded, differing, self._log_difference(row, answer))
 
-    def _shape_difference(self, row: Mapping[str, Any], given: Given) -> str:
-        kind = "empty" if not given.text else "json" if isinstance(given.body, dict) else "text"
+    def _shape_difference(self, row: Mapping[str, Any], answer: Answer) -> str:
+        kind = "empty" if not answer.text else "json" if isinstance(answer.body, dict) else "text"
         if row["body"] != kind:
             return f"body {row['body']} -> {kind}"
-        if row["status"] == given.status and "top" in row and row.get("ctype") != given.ctype:
-            return f"type {row.get('ctype')} -> {given.ctype}"
+        if row["status"] == answer.status and "top" in row and row.get("ctype") != answer.ctype:
+            return f"type {row.get('ctype')} -> {answer.ctype}"
         if kind != "json" or "top" not in row:
             return ""
-        top = sorted(set(given.body) - ({"changes"} if "changes" not in row["top"] else set()))
+        top = sorted(set(answer.body) - ({"changes"} if "changes" not in row["top"] else set()))
         if row["top"] != top:
             return f"keys {row['top']} -> {top}"
         return shapes_differ(
-            row["shape"], self.words.read(given.body["data"]), row.get("values"), narrow=_is_narrow(row)
+            row["shape"], self.words.read(answer.body["data"]), row.get("values"), narrow=_is_narrow(row)
         )
 
-    def _task_difference(self, expected: Mapping[str, Any], given: Given) -> str:
-        if given.task is None:
+    def _task_difference(self, expected: Mapping[str, Any], answer: Answer) -> str:
+        if answer.task is None:
             return f"no task; {expected['exit']!r}"
         kind = f"{expected['type']} {expected['id']} {expected['user']}"
-        if kind != given.task["words"]:
-            return f"{kind!r} -> {given.task['words']!r}"
-        ended = self._words(str(given.task["exit"]))
+        if kind != answer.task["words"]:
+            return f"{kind!r} -> {answer.task['words']!r}"
+        ended = self._words(str(answer.task["exit"]))
         return "" if texts_agree(expected["exit"], ended) else f"{expected['exit']!r} -> {ended!r}"
 
-    def _log_difference(self, row: Mapping[str, Any], given: Given) -> str | None:
-        if "task" not in row or given.task is None:
+    def _log_difference(self, row: Mapping[str, Any], answer: Answer) -> str | None:
+        if "task" not in row or answer.task is None:
             return None
-        own = [self._words(line) for line in given.task["log"]]
+        own = [self._words(line) for line in answer.task["log"]]
         then = row["task"]["log"]
         return None if logs_agree(then, own) else f"{then} -> {own}"
 
@@ -412,17 +414,17 @@ def play(only: str = "") -> list[Outcome]:
 
 def agreement(outcomes: Sequence[Outcome]) -> dict[str, tuple[int, int]]:
     """By aspect: the number of steps that agree, and of all that have it."""
-    found = {}
+    counts = {}
     for aspect in ASPECTS:
         having = [outcome for outcome in outcomes if _has(outcome.recorded.row, aspect)]
-        found[aspect] = (sum(aspect not in outcome.differences for outcome in having), len(having))
+        counts[aspect] = (sum(aspect not in outcome.differences for outcome in having), len(having))
     tasks = [outcome for outcome in outcomes if "task" in outcome.recorded.row]
-    found["task log"] = (
+    counts["task log"] = (
         sum(outcome.log is None and "task" not in outcome.differences for outcome in tasks),
         len(tasks),
     )
-    found["all"] = (sum(outcome.agrees for outcome in outcomes), len(outcomes))
-    return found
+    counts["all"] = (sum(outcome.agrees for outcome in outcomes), len(outcomes))
+    return counts
 
 
 def _has(row: Mapping[str, Any], aspect: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from pve_schema.schema import facts
 from pve_simulator.access.directory import Access, Pool, Token, User
-from pve_simulator.api_client import run, simulated_api
+from pve_simulator.api_client import Api
 from pve_simulator.http.permission_check import check_permission
 from pve_simulator.http.refusals import Refusal
 
@@ -110,8 +110,8 @@ def test_root_may_everything_but_its_tokens_are_not_root(access: Access) -> None
 
 
 def test_the_refusal_names_path_and_privileges(access: Access) -> None:
-    one = {"check": ["perm", "/vms/{vmid}", ["VM.Clone", "VM.Audit"]]}
-    assert _refusal(access, one, "ann@pve", vmid="7") == "Permission check failed (/vms/7, VM.Clone)"
+    permission = {"check": ["perm", "/vms/{vmid}", ["VM.Clone", "VM.Audit"]]}
+    assert _refusal(access, permission, "ann@pve", vmid="7") == "Permission check failed (/vms/7, VM.Clone)"
     any_ = {"check": ["perm", "/storage/{storage}", ["Datastore.Audit", "Datastore.AllocateSpace"], "any", 1]}
     expected = "Permission check failed (/storage/tank, Datastore.Audit|Datastore.AllocateSpace)"
     assert _refusal(access, any_, "ann@pve", storage="tank") == expected
@@ -138,34 +138,26 @@ def test_users_may_be_changed_through_their_groups(access: Access) -> None:
     assert _refusal(access, update, "boss@pve", userid="ghost@pve") == "no such user ('ghost@pve')"
 
 
-def test_the_api_shows_the_same_permissions() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            ci = api.as_token("alice@pve!ci")
-            mine = (await ci.get("/access/permissions")).data
-            assert "VM.PowerMgmt" in mine["/vms/104"]
-            assert "/" not in mine
-            one = (await ci.get("/access/permissions", path="/vms/104")).data
-            assert one == {"/vms/104": mine["/vms/104"]}
-            other = await ci.get("/access/permissions", userid="root@pam")
-            assert other.reason == "Permission check failed (/access, Sys.Audit)"
-
-    run(scenario())
+async def test_the_api_shows_the_same_permissions(api: Api) -> None:
+    ci = api.as_token("alice@pve!ci")
+    mine = (await ci.get("/access/permissions")).data
+    assert "VM.PowerMgmt" in mine["/vms/104"]
+    assert "/" not in mine
+    single = (await ci.get("/access/permissions", path="/vms/104")).data
+    assert single == {"/vms/104": mine["/vms/104"]}
+    other = await ci.get("/access/permissions", userid="root@pam")
+    assert other.reason == "Permission check failed (/access, Sys.Audit)"
 
 
-def test_lists_are_filtered_instead_of_refused() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            ci = api.as_token("alice@pve!ci")
-            rows = (await ci.get("/cluster/resources", type="vm")).data
-            assert {row["vmid"] for row in rows} == {104, 105, 106, 108, 206}
-            assert (await ci.get("/access/users")).data == []
-            nodes = (await ci.get("/nodes")).data
-            assert len(nodes) == 3
-            assert all("cpu" not in node for node in nodes)
-            bob = api.as_token("bob@pve!monitor")
-            seen = {row["vmid"] for row in (await bob.get("/cluster/resources", type="vm")).data}
-            assert 109 not in seen
-            assert 100 in seen
-
-    run(scenario())
+async def test_lists_are_filtered_instead_of_refused(api: Api) -> None:
+    ci = api.as_token("alice@pve!ci")
+    rows = (await ci.get("/cluster/resources", type="vm")).data
+    assert {row["vmid"] for row in rows} == {104, 105, 106, 108, 206}
+    assert (await ci.get("/access/users")).data == []
+    nodes = (await ci.get("/nodes")).data
+    assert len(nodes) == 3
+    assert all("cpu" not in node for node in nodes)
+    bob = api.as_token("bob@pve!monitor")
+    seen = {row["vmid"] for row in (await bob.get("/cluster/resources", type="vm")).data}
+    assert 109 not in seen
+    assert 100 in seen

@@ -15,23 +15,19 @@ import aiohttp
 import pytest
 
 from pve_schema.schema import NEWEST, facts
-from pve_simulator.api_client import run, simulated_api
+from pve_simulator.api_client import Api, simulated_api
 from pve_simulator.clock import ManualClock
 from pve_simulator.http.routing import all_routes
 
 
-def test_five_thousand_guests_come_in_one_answer() -> None:
+@pytest.mark.api(nodes=32, guests=5000)
+async def test_five_thousand_guests_come_in_one_answer(api: Api) -> None:
     """How long that takes is measured by `make bench`."""
-
-    async def scenario() -> None:
-        async with simulated_api(nodes=32, guests=5000) as api:
-            reply = await api.get("/cluster/resources")
-            assert sum(row["type"] in ("qemu", "lxc") for row in reply.data) == 5000
-            assert sum(row["type"] == "node" for row in reply.data) == 32
-            assert len(reply.text) < 5000 * 500
-            assert len(api.cluster.requests) == 1
-
-    run(scenario())
+    reply = await api.get("/cluster/resources")
+    assert sum(row["type"] in ("qemu", "lxc") for row in reply.data) == 5000
+    assert sum(row["type"] == "node" for row in reply.data) == 32
+    assert len(reply.text) < 5000 * 500
+    assert len(api.cluster.requests) == 1
 
 
 def test_all_implemented_endpoints_exist_in_pve() -> None:
@@ -40,100 +36,81 @@ def test_all_implemented_endpoints_exist_in_pve() -> None:
         assert table.endpoint(method, template).method == method
 
 
-def test_the_certificate_is_trusted_by_name_and_by_fingerprint() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            strict = ssl.create_default_context(cafile=api.cluster.ca_file)
-            strict.verify_flags |= ssl.VERIFY_X509_STRICT
-            host, port = api.cluster.url.removeprefix("https://").split(":")
-            for name in ("127.0.0.1", "localhost", "pve2"):
-                _, writer = await asyncio.open_connection(host, int(port), ssl=strict, server_hostname=name)
-                shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                assert sha256(shown).digest().hex(":").upper() == api.cluster.fingerprint
-                writer.close()
-                await writer.wait_closed()
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await asyncio.open_connection(host, int(port), ssl=strict, server_hostname="elsewhere")
-
-    run(scenario())
+async def test_the_certificate_is_trusted_by_name_and_by_fingerprint(api: Api) -> None:
+    strict = ssl.create_default_context(cafile=api.cluster.ca_file)
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    host, port = api.cluster.url.removeprefix("https://").split(":")
+    for name in ("127.0.0.1", "localhost", "pve2"):
+        _, writer = await asyncio.open_connection(host, int(port), ssl=strict, server_hostname=name)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert sha256(shown).digest().hex(":").upper() == api.cluster.fingerprint
+        writer.close()
+        await writer.wait_closed()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.open_connection(host, int(port), ssl=strict, server_hostname="elsewhere")
 
 
-def test_a_client_that_does_not_trust_the_certificate_does_no_harm() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api, aiohttp.ClientSession() as stranger:
-            with pytest.raises(aiohttp.ClientConnectorCertificateError):
-                await stranger.get(f"{api.cluster.url}/api2/json/version")
-            assert (await api.get("/version")).status == 200
-
-    run(scenario())
+async def test_a_client_that_rejects_the_certificate_does_no_harm() -> None:
+    async with simulated_api() as api, aiohttp.ClientSession() as stranger:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await stranger.get(f"{api.cluster.url}/api2/json/version")
+        assert (await api.get("/version")).status == 200
 
 
-def test_an_endpoint_can_go_away_and_come_back() -> None:
-    async def scenario() -> None:
-        async with simulated_api(endpoints=2) as api:
-            first, second = api.cluster.urls
-            await api.cluster.stop_endpoint(0)
-            with pytest.raises(aiohttp.ClientConnectorError):
-                await api.request("GET", "/version")
-            async with api.session.get(f"{second}/api2/json/version", headers=api.headers) as reply:
-                assert reply.status == 200
-            await api.cluster.start_endpoint(0)
-            assert api.cluster.urls == [first, second]
-            assert (await api.request("GET", "/version")).status == 200
-
-    run(scenario())
+@pytest.mark.api(endpoints=2)
+async def test_an_endpoint_can_be_stopped_and_started(api: Api) -> None:
+    first, second = api.cluster.urls
+    await api.cluster.stop_endpoint(0)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await api.request("GET", "/version")
+    async with api.session.get(f"{second}/api2/json/version", headers=api.headers) as reply:
+        assert reply.status == 200
+    await api.cluster.start_endpoint(0)
+    assert api.cluster.urls == [first, second]
+    assert (await api.request("GET", "/version")).status == 200
 
 
-def test_nothing_is_left_behind() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            directory = Path(api.cluster.ca_file).parent
-            assert directory.exists()
-            await api.post("/nodes/pve1/qemu/108/status/start")
-        assert not directory.exists()
-        assert api.cluster.world.tasks.active() == []
-
-    run(scenario())
+async def test_nothing_is_left_behind() -> None:
+    async with simulated_api() as api:
+        directory = Path(api.cluster.ca_file).parent
+        assert directory.exists()
+        await api.post("/nodes/pve1/qemu/108/status/start")
+    assert not directory.exists()
+    assert api.cluster.world.tasks.active() == []
 
 
-def test_running_alone_prints_how_to_reach_it_and_ends_on_a_signal() -> None:
-    async def scenario() -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "pve_simulator",
-            "--nodes",
-            "1",
-            "--guests",
-            "1",
-            stdout=asyncio.subprocess.PIPE,
-            env=dict(os.environ),
-        )
-        assert process.stdout is not None
-        ready = json.loads(await process.stdout.readline())
-        assert set(ready) == {"url", "ca_file", "fingerprint", "token_id", "token_secret", "node"}
-        assert os.path.exists(ready["ca_file"])  # noqa: ASYNC240
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
-        assert not os.path.exists(ready["ca_file"])  # noqa: ASYNC240
-
-    run(scenario())
+async def test_running_alone_prints_how_to_reach_it_and_ends_on_a_signal() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "pve_simulator",
+        "--nodes",
+        "1",
+        "--guests",
+        "1",
+        stdout=asyncio.subprocess.PIPE,
+        env=dict(os.environ),
+    )
+    assert process.stdout is not None
+    ready = json.loads(await process.stdout.readline())
+    assert set(ready) == {"url", "ca_file", "fingerprint", "token_id", "token_secret", "node"}
+    assert os.path.exists(ready["ca_file"])  # noqa: ASYNC240
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    assert not os.path.exists(ready["ca_file"])  # noqa: ASYNC240
 
 
-def test_a_manual_clock_wakes_sleepers_in_order() -> None:
-    async def scenario() -> None:
-        clock, seen = ManualClock(), []
+async def test_a_manual_clock_wakes_sleepers_in_order() -> None:
+    clock, seen = ManualClock(), []
 
-        async def sleeper(name: str, *naps: float) -> None:
-            for nap in naps:
-                await clock.sleep(nap)
-                seen.append((name, clock.now()))
+    async def sleeper(name: str, *naps: float) -> None:
+        for nap in naps:
+            await clock.sleep(nap)
+            seen.append((name, clock.now()))
 
-        started = clock.now()
-        tasks = [asyncio.ensure_future(sleeper("a", 2, 2)), asyncio.ensure_future(sleeper("b", 3))]
-        await clock.advance(10)
-        assert [(name, when - started) for name, when in seen] == [("a", 2), ("b", 3), ("a", 4)]
-        assert clock.now() == started + 10
-        await asyncio.gather(*tasks)
-
-    run(scenario())
+    started = clock.now()
+    tasks = [asyncio.ensure_future(sleeper("a", 2, 2)), asyncio.ensure_future(sleeper("b", 3))]
+    await clock.advance(10)
+    assert [(name, when - started) for name, when in seen] == [("a", 2), ("b", 3), ("a", 4)]
+    assert clock.now() == started + 10
+    await asyncio.gather(*tasks)

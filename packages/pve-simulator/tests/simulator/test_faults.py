@@ -7,50 +7,38 @@ import asyncio
 import aiohttp
 import pytest
 
-from pve_simulator.api_client import run, simulated_api
+from pve_simulator.api_client import Api, simulated_api
 from pve_simulator.clock import ManualClock
 from pve_simulator.faults import parse_fault
 
 
-def test_a_dropped_request_is_never_handled() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["drop:before:POST:/nodes/*/status/*;count=1"]) as api:
-            with pytest.raises(aiohttp.ClientError):
-                await api.post("/nodes/pve1/qemu/108/status/start")
-            assert api.cluster.world.tasks.active() == []
-            assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 200
-
-    run(scenario())
+@pytest.mark.api(faults=["drop:before:POST:/nodes/*/status/*;count=1"])
+async def test_a_dropped_request_is_never_handled(api: Api) -> None:
+    with pytest.raises(aiohttp.ClientError):
+        await api.post("/nodes/pve1/qemu/108/status/start")
+    assert api.cluster.world.tasks.active() == []
+    assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 200
 
 
-def test_a_request_whose_answer_is_lost_was_handled() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["drop:after:POST:/nodes/*/qemu/*/status/*"]) as api:
-            with pytest.raises(aiohttp.ClientError):
-                await api.post("/nodes/pve1/qemu/108/status/start")
-            assert len(api.cluster.world.tasks.active()) == 1
-            assert (await api.get("/version")).status == 200
-
-    run(scenario())
+@pytest.mark.api(faults=["drop:after:POST:/nodes/*/qemu/*/status/*"])
+async def test_a_request_whose_answer_is_lost_was_handled(api: Api) -> None:
+    with pytest.raises(aiohttp.ClientError):
+        await api.post("/nodes/pve1/qemu/108/status/start")
+    assert len(api.cluster.world.tasks.active()) == 1
+    assert (await api.get("/version")).status == 200
 
 
-def test_a_body_can_end_in_the_middle() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["drop:mid:GET:/cluster/resources"]) as api:
-            with pytest.raises(aiohttp.ClientPayloadError):
-                await api.get("/cluster/resources")
-
-    run(scenario())
+@pytest.mark.api(faults=["drop:mid:GET:/cluster/resources"])
+async def test_a_body_can_end_in_the_middle(api: Api) -> None:
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await api.get("/cluster/resources")
 
 
-def test_a_node_may_do_the_work_although_the_proxy_has_given_up_on_it():
-    async def scenario() -> None:
-        async with simulated_api(faults=["596:after:POST:/pools"]) as api:
-            reply = await api.post("/pools", poolid="media")
-            assert (reply.status, reply.reason, reply.text) == (596, "Connection timed out", "")
-            assert "media" in [pool["poolid"] for pool in (await api.get("/pools")).data]
-
-    run(scenario())
+@pytest.mark.api(faults=["596:after:POST:/pools"])
+async def test_a_node_may_do_the_work_although_the_proxy_has_given_up_on_it(api: Api):
+    reply = await api.post("/pools", poolid="media")
+    assert (reply.status, reply.reason, reply.text) == (596, "Connection timed out", "")
+    assert "media" in [pool["poolid"] for pool in (await api.get("/pools")).data]
 
 
 @pytest.mark.parametrize(
@@ -61,29 +49,22 @@ def test_a_node_may_do_the_work_although_the_proxy_has_given_up_on_it():
         ("401", 401, "Authentication failed!", ""),
     ],
 )
-def test_forced_statuses_have_an_empty_body(fault, status, reason, text):
-    async def scenario() -> None:
-        async with simulated_api(faults=[fault]) as api:
-            reply = await api.get("/version")
-            assert (reply.status, reply.reason, reply.text) == (status, reason, text)
-
-    run(scenario())
+async def test_forced_statuses_have_an_empty_body(fault, status, reason, text):
+    async with simulated_api(faults=[fault]) as api:
+        reply = await api.get("/version")
+        assert (reply.status, reply.reason, reply.text) == (status, reason, text)
 
 
-def test_a_forced_error_has_the_given_text() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            fault = api.cluster.faults.add("500:got: no luck:GET:/version;count=2")
-            assert fault.argument == "got: no luck"
-            reply = await api.get("/version")
-            assert reply.body == {"data": None, "message": "got: no luck\n"}
-            api.cluster.faults.remove(fault)
-            assert (await api.get("/version")).status == 200
-
-    run(scenario())
+async def test_a_forced_error_has_the_given_text(api: Api) -> None:
+    fault = api.cluster.faults.add("500:got: no luck:GET:/version;count=2")
+    assert fault.argument == "got: no luck"
+    reply = await api.get("/version")
+    assert reply.body == {"data": None, "message": "got: no luck\n"}
+    api.cluster.faults.remove(fault)
+    assert (await api.get("/version")).status == 200
 
 
-def test_latency_passes_on_the_clock() -> None:
+async def test_latency_passes_on_the_clock() -> None:
     class TellingClock(ManualClock):
         reached: asyncio.Event
 
@@ -91,75 +72,60 @@ def test_latency_passes_on_the_clock() -> None:
             self.reached.set()
             await super().sleep(seconds)
 
-    async def scenario() -> None:
-        clock = TellingClock()
-        async with simulated_api(clock=clock, faults=["latency:30:GET:/version"]) as api:
-            reached = clock.reached = asyncio.Event()
-            waiting = asyncio.ensure_future(api.get("/version"))
-            await reached.wait()
-            assert not waiting.done()
-            await clock.advance(30)
-            assert (await waiting).status == 200
-
-    run(scenario())
+    clock = TellingClock()
+    async with simulated_api(clock=clock, faults=["latency:30:GET:/version"]) as api:
+        reached = clock.reached = asyncio.Event()
+        waiting = asyncio.ensure_future(api.get("/version"))
+        await reached.wait()
+        assert not waiting.done()
+        await clock.advance(30)
+        assert (await waiting).status == 200
 
 
-def test_a_task_can_be_made_to_fail_without_an_effect() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["task-fails:qmstart:start failed: no memory;count=1"]) as api:
-            path = "/nodes/pve1/qemu/108/status/start"
-            assert await api.finish_task(await api.post(path)) == "start failed: no memory"
-            assert not api.cluster.world.guests[108].running
-            assert await api.finish_task(await api.post(path)) == "OK"
-
-    run(scenario())
+@pytest.mark.api(faults=["task-fails:qmstart:start failed: no memory;count=1"])
+async def test_a_fault_makes_a_task_fail_without_an_effect(api: Api) -> None:
+    path = "/nodes/pve1/qemu/108/status/start"
+    assert await api.finish_task(await api.post(path)) == "start failed: no memory"
+    assert not api.cluster.world.guests[108].running
+    assert await api.finish_task(await api.post(path)) == "OK"
 
 
-def test_an_offline_node_cannot_be_reached_but_is_still_listed() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["node-offline:pve3"]) as api:
-            reply = await api.get("/nodes/pve3/status")
-            assert (reply.status, reply.reason, reply.text) == (595, "No route to host", "")
-            nodes = {row["node"]: row for row in (await api.get("/cluster/resources", type="node")).data}
-            assert nodes["pve3"] == {
-                "id": "node/pve3", "type": "node", "node": "pve3", "status": "offline", "level": "",
-            }  # fmt: skip
-            guest = next(row for row in (await api.get("/cluster/resources", type="vm")).data if row["vmid"] == 105)
-            assert guest["status"] == "unknown"
-            assert "name" not in guest
-            status = {row["name"]: row for row in (await api.get("/cluster/status")).data}
-            assert (status["homelab"]["quorate"], status["pve3"]["online"]) == (1, 0)
-
-    run(scenario())
+@pytest.mark.api(faults=["node-offline:pve3"])
+async def test_an_offline_node_cannot_be_reached_but_is_still_listed(api: Api) -> None:
+    reply = await api.get("/nodes/pve3/status")
+    assert (reply.status, reply.reason, reply.text) == (595, "No route to host", "")
+    nodes = {row["node"]: row for row in (await api.get("/cluster/resources", type="node")).data}
+    assert nodes["pve3"] == {
+        "id": "node/pve3", "type": "node", "node": "pve3", "status": "offline", "level": "",
+    }  # fmt: skip
+    guest = next(row for row in (await api.get("/cluster/resources", type="vm")).data if row["vmid"] == 105)
+    assert guest["status"] == "unknown"
+    assert "name" not in guest
+    status = {row["name"]: row for row in (await api.get("/cluster/status")).data}
+    assert (status["homelab"]["quorate"], status["pve3"]["online"]) == (1, 0)
 
 
-def test_losing_most_nodes_is_losing_quorum() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["node-offline:pve2", "node-offline:pve3"]) as api:
-            reply = await api.post("/nodes/pve1/qemu/108/status/start")
-            assert (reply.status, reply.reason) == (500, "cluster not ready - no quorum?")
-            api.cluster.faults.clear()
-            assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 200
-
-    run(scenario())
+@pytest.mark.api(faults=["node-offline:pve2", "node-offline:pve3"])
+async def test_losing_most_nodes_is_losing_quorum(api: Api) -> None:
+    reply = await api.post("/nodes/pve1/qemu/108/status/start")
+    assert (reply.status, reply.reason) == (500, "cluster not ready - no quorum?")
+    api.cluster.faults.clear()
+    assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 200
 
 
-def test_without_quorum_reads_still_work() -> None:
-    async def scenario() -> None:
-        async with simulated_api(faults=["no-quorum"]) as api:
-            assert (await api.get("/cluster/status")).data[0]["quorate"] == 0
-            assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 500
-            assert (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
-
-    run(scenario())
+@pytest.mark.api(faults=["no-quorum"])
+async def test_without_quorum_reads_still_work(api: Api) -> None:
+    assert (await api.get("/cluster/status")).data[0]["quorate"] == 0
+    assert (await api.post("/nodes/pve1/qemu/108/status/start")).status == 500
+    assert (await api.as_nobody().post("/access/ticket", username="root@pam", password="simulated-root")).data
 
 
-def test_a_probability_is_repeatable() -> None:
+async def test_a_probability_is_repeatable() -> None:
     async def pattern() -> list[int]:
         async with simulated_api(faults=["500:unlucky;p=0.5"], seed=7) as api:
             return [(await api.get("/version")).status for _ in range(12)]
 
-    first, second = run(pattern()), run(pattern())
+    first, second = await pattern(), await pattern()
     assert first == second
     assert set(first) == {200, 500}
 

@@ -65,21 +65,21 @@ async def _fuzz_endpoints(endpoints: list[Endpoint], seed: int, *, as_json: bool
 
 
 async def _walk(client: RootClient, endpoints: list[Endpoint], seed: int, *, as_json: bool) -> list[str]:
-    found = []
+    problems = []
     chance = random.Random(seed)
     for endpoint in endpoints:
         client.restore_access()
         path, values = path_of(endpoint, chance)
         params = (odd_json_of if as_json else parameters_of)(endpoint, values, chance)
         reply = await client.ask(endpoint.method, path, params, by_token=chance.random() < 0.3, as_json=as_json)
-        found += [
+        problems += [
             f"{endpoint.method} {path} {params} -> {reply.status} {reply.reason}: {text}" for text in complaints(reply)
         ]
         if chance.random() < 0.05:
             await client.clock.advance(chance.choice((0.5, 5.0, 60.0)))
     await client.finish_tasks()
-    found += [f"{task.upid} crashed" for task in _crashed_tasks(client)]
-    return found
+    problems += [f"{task.upid} crashed" for task in _crashed_tasks(client)]
+    return problems
 
 
 def _crashed_tasks(client: RootClient) -> Iterator[Task]:
@@ -136,14 +136,14 @@ def test_endpoints_that_are_left_out_say_so_as_pve_does_for_unknown_ones():
     ]
 
     async def walk() -> list[tuple[str, str]]:
-        found = []
+        problems = []
         chance = random.Random(1)
         async with root_client() as client:
             for endpoint in left_out[::5]:
                 path, _ = path_of(endpoint, chance)
                 reply = await client.ask(endpoint.method, path)
                 if list(complaints(reply)) or reply.status == 200:
-                    found.append((endpoint.template, reply.reason))
-        return found
+                    problems.append((endpoint.template, reply.reason))
+        return problems
 
     assert asyncio.run(walk()) == []

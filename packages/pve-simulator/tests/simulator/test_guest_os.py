@@ -116,41 +116,35 @@ def test_what_fails_fails_with_the_right_code_and_words(script: str, code: int, 
     assert (process.exitcode, process.io.err.decode()) == (code, error)
 
 
-def test_a_background_process_outlives_its_command():
-    async def check() -> None:
-        inside = machine()
-        clock = inside.world.clock
-        assert isinstance(clock, ManualClock)
-        process = await inside.execute(["sh", "-c", "(sleep 5; echo late > /tmp/late) & echo now"])
-        assert process is not None
-        assert process.io.out == b"now\n"
-        assert inside.files.find("/tmp/late") is None
-        await clock.advance(6)
-        assert inside.files.read("/tmp/late") == b"late\n"
-
-    asyncio.run(check())
+async def test_a_background_process_outlives_its_command():
+    inside = machine()
+    clock = inside.world.clock
+    assert isinstance(clock, ManualClock)
+    process = await inside.execute(["sh", "-c", "(sleep 5; echo late > /tmp/late) & echo now"])
+    assert process is not None
+    assert process.io.out == b"now\n"
+    assert inside.files.find("/tmp/late") is None
+    await clock.advance(6)
+    assert inside.files.read("/tmp/late") == b"late\n"
 
 
-def test_a_signal_to_a_group_ends_a_command_and_what_it_started():
-    async def check() -> None:
-        inside = machine()
-        clock = inside.world.clock
-        assert isinstance(clock, ManualClock)
-        script = "kill -0 -$$ || exec setsid sh -c '(sleep 5; touch /tmp/late) & sleep 60'"
-        process = await inside.spawn(["sh", "-c", script])
-        assert process is not None
-        await asyncio.sleep(0)
-        killing = await inside.execute(["kill", "-TERM", f"-{process.pid}"])
-        assert killing is not None
-        assert killing.exitcode == 0
-        await clock.advance(10)
-        assert process.signal == 15
-        assert inside.files.find("/tmp/late") is None
-
-    asyncio.run(check())
+async def test_a_signal_to_a_group_ends_a_command_and_what_it_started():
+    inside = machine()
+    clock = inside.world.clock
+    assert isinstance(clock, ManualClock)
+    script = "kill -0 -$$ || exec setsid sh -c '(sleep 5; touch /tmp/late) & sleep 60'"
+    process = await inside.spawn(["sh", "-c", script])
+    assert process is not None
+    await asyncio.sleep(0)
+    killing = await inside.execute(["kill", "-TERM", f"-{process.pid}"])
+    assert killing is not None
+    assert killing.exitcode == 0
+    await clock.advance(10)
+    assert process.signal == 15
+    assert inside.files.find("/tmp/late") is None
 
 
-def test_services_can_be_stopped_started_and_asked_for():
+def test_services_can_be_stopped_started_and_queried():
     inside = machine()
     assert run("systemctl is-active docker", inside).io.out == b"active\n"
     assert run("systemctl stop docker; systemctl is-active docker", inside).exitcode == 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pve_schema.calendar_events import calendar_errors
-from pve_simulator.api_client import Api, run, simulated_api
+from pve_simulator.api_client import Api
 from pve_simulator.guests.guest import GIB
 from pve_simulator.storage.storages import Storage, StorageSpace
 
@@ -122,7 +122,7 @@ STORIES: dict[str, list[Step]] = {
         (f"GET {VM}/config", {}, {"boot": "order=ide2"}),
     ],
     "a volume moves inside its container and to another one": [
-        (f"POST {NODE}/lxc", {"vmid": 500, "ostemplate": TEMPLATE,
+        (f"POST {NODE}/lxc", {"vmid": 500, "ostemplate": TEMPLATE, "features": "nesting=1",
                               "rootfs": "local-lvm:4", "mp0": "local-lvm:1,mp=/a"}, "task OK"),
         (f"POST {NODE}/lxc/500/move_volume", {"volume": "rootfs", "target-vmid": 500, "target-volume": "mp3"},
          "500 Cannot move to/from 'rootfs'"),
@@ -158,7 +158,8 @@ STORIES: dict[str, list[Step]] = {
         (f"POST {NODE}/storage/bt/content", {"vmid": 502, "filename": "vm-502-disk-9.qcow2", "size": "1G"}, "ok"),
         (f"POST {NODE}/storage/nas/content", {"vmid": 502, "filename": "vm-502-disk-9.subvol", "size": "1G"},
          "500 illegal name 'vm-502-disk-9.subvol' - wrong extension for format ('subvol != 'raw')"),
-        (f"POST {NODE}/lxc", {"vmid": 503, "ostemplate": TEMPLATE, "rootfs": "bt:0"}, "task OK"),
+        (f"POST {NODE}/lxc", {"vmid": 503, "ostemplate": TEMPLATE, "features": "nesting=1", "rootfs": "bt:0"},
+         "task OK"),
         (f"GET {NODE}/lxc/503/config", {}, {"rootfs": "bt:503/subvol-503-disk-0.subvol,size=0T"}),
         (f"POST {NODE}/lxc/503/template", {}, "ok"),
         (f"POST {NODE}/lxc/503/clone", {"newid": 504}, "task OK"),
@@ -240,7 +241,7 @@ STORIES: dict[str, list[Step]] = {
         (f"POST {VM}/status/start", {}, "task OK"),
     ],
     "unprivileged containers have no quotas": [
-        (f"POST {NODE}/lxc", {"vmid": 500, "ostemplate": TEMPLATE, "rootfs": "local-lvm:1",
+        (f"POST {NODE}/lxc", {"vmid": 500, "ostemplate": TEMPLATE, "features": "nesting=1", "rootfs": "local-lvm:1",
                               "mp0": "local-lvm:1,mp=/d,quota=1"}, "task OK"),
         (f"POST {NODE}/lxc/500/status/start", {}, "task Quotas are not supported by unprivileged containers."),
     ],
@@ -375,28 +376,20 @@ LOGS: dict[str, tuple[list[tuple[str, dict[str, Any]]], list[str]]] = {
 
 
 @pytest.mark.parametrize(("steps", "log"), LOGS.values(), ids=LOGS)
-def test_what_tasks_log(steps: list[tuple[str, dict[str, Any]]], log: list[str]) -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            for request, params in steps:
-                reply = await api.post(request.split()[1], **params)
-                assert await api.finish_task(reply) == "OK"
-            assert [line["t"] for line in (await api.log(reply.data)).data] == log
-
-    run(scenario())
+async def test_what_tasks_log(api: Api, steps: list[tuple[str, dict[str, Any]]], log: list[str]) -> None:
+    for request, params in steps:
+        reply = await api.post(request.split()[1], **params)
+        assert await api.finish_task(reply) == "OK"
+    assert [line["t"] for line in (await api.log(reply.data)).data] == log
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
-def test_neighbors(story: list[Step]) -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            btrfs = Storage("bt", "btrfs", ("images", "rootdir"), config={"path": "/mnt/bt"})
-            btrfs.spaces = {node: StorageSpace(100 * GIB, GIB) for node in api.cluster.world.nodes}
-            api.cluster.world.storages["bt"] = btrfs
-            for request, params, expected in story:
-                assert await _outcome(api, request, params, expected) == expected, (request, params)
-
-    run(scenario())
+async def test_neighbors(api: Api, story: list[Step]) -> None:
+    btrfs = Storage("bt", "btrfs", ("images", "rootdir"), config={"path": "/mnt/bt"})
+    btrfs.spaces = {node: StorageSpace(100 * GIB, GIB) for node in api.cluster.world.nodes}
+    api.cluster.world.storages["bt"] = btrfs
+    for request, params, expected in story:
+        assert await _outcome(api, request, params, expected) == expected, (request, params)
 
 
 async def _outcome(api: Api, request: str, params: dict[str, Any], expected: Any) -> Any:

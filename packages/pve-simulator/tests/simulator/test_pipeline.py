@@ -7,59 +7,43 @@ import asyncio
 import pytest
 
 from pve_schema.schema import NEWEST, Endpoint, facts
-from pve_simulator.api_client import run, simulated_api
+from pve_simulator.api_client import Api
 from pve_simulator.http.routing import all_routes
 
 
-def test_success_has_the_headers_of_pve() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.get("/version")
-            assert (reply.status, reply.reason) == (200, "OK")
-            assert reply.data["version"] == "9.1.8"
-            assert reply.data["release"] == "9.1"
-            assert reply.headers["Server"] == "pve-api-daemon/3.0"
-            assert reply.headers["Content-Type"] == "application/json;charset=UTF-8"
-            assert reply.headers["Connection"] == "Keep-Alive"
-            assert reply.headers["Expires"] == reply.headers["Date"]
-
-    run(scenario())
+async def test_success_has_the_headers_of_pve(api: Api) -> None:
+    reply = await api.get("/version")
+    assert (reply.status, reply.reason) == (200, "OK")
+    assert reply.data["version"] == "9.1.8"
+    assert reply.data["release"] == "9.1"
+    assert reply.headers["Server"] == "pve-api-daemon/3.0"
+    assert reply.headers["Content-Type"] == "application/json;charset=UTF-8"
+    assert reply.headers["Connection"] == "Keep-Alive"
+    assert reply.headers["Expires"] == reply.headers["Date"]
 
 
-def test_verbs_that_pve_does_not_know_are_refused_before_anything_else() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            for method in ("HEAD", "OPTIONS", "PATCH"):
-                reply = await api.as_nobody().request(method, "/version")
-                assert (reply.status, reply.reason, reply.text) == (501, f"method '{method}' not available", "")
-
-    run(scenario())
+async def test_verbs_that_pve_does_not_know_are_refused_before_anything_else(api: Api) -> None:
+    for method in ("HEAD", "OPTIONS", "PATCH"):
+        reply = await api.as_nobody().request(method, "/version")
+        assert (reply.status, reply.reason, reply.text) == (501, f"method '{method}' not available", "")
 
 
-def test_errors_of_the_http_server_are_plain_text_without_a_type() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.request("GET", "/version", fmt="xml")
-            assert (reply.status, reply.text) == (501, "no formatter for uri /version, xml")
-            assert reply.reason == reply.text
-            assert "Content-Type" not in reply.headers
-            outside = await api.request("GET", "/nothing/here", fmt="")
-            assert (outside.status, outside.reason) == (500, "no such file '/nothing/here'")
-            bare = await api.request("GET", "/api2", fmt="")
-            assert (bare.status, bare.reason) == (501, "no such uri")
-
-    run(scenario())
+async def test_errors_of_the_http_server_are_plain_text_without_a_type(api: Api) -> None:
+    reply = await api.request("GET", "/version", fmt="xml")
+    assert (reply.status, reply.text) == (501, "no formatter for uri /version, xml")
+    assert reply.reason == reply.text
+    assert "Content-Type" not in reply.headers
+    outside = await api.request("GET", "/nothing/here", fmt="")
+    assert (outside.status, outside.reason) == (500, "no such file '/nothing/here'")
+    bare = await api.request("GET", "/api2", fmt="")
+    assert (bare.status, bare.reason) == (501, "no such uri")
 
 
-def test_login_comes_before_routing() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            assert (await api.as_nobody().get("/nope")).status == 401
-            reply = await api.get("/nope")
-            assert (reply.status, reply.reason) == (501, "Method 'GET /nope' not implemented")
-            assert reply.body == {"data": None, "message": "Method 'GET /nope' not implemented"}
-
-    run(scenario())
+async def test_login_comes_before_routing(api: Api) -> None:
+    assert (await api.as_nobody().get("/nope")).status == 401
+    reply = await api.get("/nope")
+    assert (reply.status, reply.reason) == (501, "Method 'GET /nope' not implemented")
+    assert reply.body == {"data": None, "message": "Method 'GET /nope' not implemented"}
 
 
 def _unimplemented_endpoint() -> Endpoint:
@@ -71,90 +55,62 @@ def _unimplemented_endpoint() -> Endpoint:
     raise AssertionError("everything is simulated; this test has nothing to do any more")
 
 
-def test_a_wrong_verb_and_a_part_of_the_api_that_is_not_simulated_are_both_not_implemented() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            wrong = await api.delete("/version")
-            assert wrong.reason == "Method 'DELETE /version' not implemented"
-            absent = _unimplemented_endpoint()
-            reply = await api.request(absent.method, absent.template)
-            assert reply.reason == f"Method '{absent.method} {absent.template}' not implemented"
-
-    run(scenario())
+async def test_a_wrong_verb_and_a_part_of_the_api_that_is_not_simulated_are_both_not_implemented(api: Api) -> None:
+    wrong = await api.delete("/version")
+    assert wrong.reason == "Method 'DELETE /version' not implemented"
+    absent = _unimplemented_endpoint()
+    reply = await api.request(absent.method, absent.template)
+    assert reply.reason == f"Method '{absent.method} {absent.template}' not implemented"
 
 
-def test_permission_is_checked_before_parameters_and_before_the_guest_is_looked_for() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            bob = api.as_token("bob@pve!monitor")
-            reply = await bob.post("/nodes/pve1/qemu/999/status/start", nonsense="x")
-            assert reply.status == 403
-            assert reply.reason == "Permission check failed (/vms/999, VM.PowerMgmt)"
-            assert reply.body == {"data": None, "message": "Permission check failed (/vms/999, VM.PowerMgmt)\n"}
-
-    run(scenario())
+async def test_permission_is_checked_before_parameters_and_before_the_guest_is_looked_for(api: Api) -> None:
+    bob = api.as_token("bob@pve!monitor")
+    reply = await bob.post("/nodes/pve1/qemu/999/status/start", nonsense="x")
+    assert reply.status == 403
+    assert reply.reason == "Permission check failed (/vms/999, VM.PowerMgmt)"
+    assert reply.body == {"data": None, "message": "Permission check failed (/vms/999, VM.PowerMgmt)\n"}
 
 
-def test_a_node_that_does_not_exist_is_noticed_before_the_parameters() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.get("/nodes/nope/qemu", nonsense=1)
-            expected = "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"
-            assert (reply.status, reply.reason) == (500, expected)
-
-    run(scenario())
+async def test_a_node_that_does_not_exist_is_noticed_before_the_parameters(api: Api) -> None:
+    reply = await api.get("/nodes/nope/qemu", nonsense=1)
+    expected = "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"
+    assert (reply.status, reply.reason) == (500, expected)
 
 
-def test_a_node_name_that_no_path_can_contain_allows_nothing() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.get("/nodes/no_pe!/status")
-            assert (reply.status, reply.reason) == (403, "Permission check failed (, Sys.Audit)")
-
-    run(scenario())
+async def test_a_node_name_that_no_path_can_contain_allows_nothing(api: Api) -> None:
+    reply = await api.get("/nodes/no_pe!/status")
+    assert (reply.status, reply.reason) == (403, "Permission check failed (, Sys.Audit)")
 
 
-def test_parameters_are_checked_against_the_facts() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            unknown = await api.get("/version", x=1)
-            assert unknown.status == 400
-            assert unknown.reason == "Parameter verification failed."
-            assert unknown.body["message"] == "Parameter verification failed.\n"
-            assert "not defined in schema" in unknown.errors["x"]
-            word = await api.get("/nodes/pve1/qemu", full="true")
-            assert word.errors == {"full": "type check ('boolean') failed - got 'true'"}
-            enum = await api.get("/cluster/resources", type="lxc")
-            assert "enumeration 'vm, storage, node, sdn'" in enum.errors["type"]
-
-    run(scenario())
+async def test_parameters_are_checked_against_the_facts(api: Api) -> None:
+    unknown = await api.get("/version", x=1)
+    assert unknown.status == 400
+    assert unknown.reason == "Parameter verification failed."
+    assert unknown.body["message"] == "Parameter verification failed.\n"
+    assert "not defined in schema" in unknown.errors["x"]
+    word = await api.get("/nodes/pve1/qemu", full="true")
+    assert word.errors == {"full": "type check ('boolean') failed - got 'true'"}
+    enum = await api.get("/cluster/resources", type="lxc")
+    assert "enumeration 'vm, storage, node, sdn'" in enum.errors["type"]
 
 
-def test_a_parameter_of_the_path_must_not_be_given_differently_again() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.post("/nodes/pve1/qemu/108/status/start", vmid=109)
-            text = "duplicate parameter (already defined in URI) with conflicting values!"
-            assert reply.errors == {"vmid": text}
-            assert (await api.post("/nodes/pve1/qemu/108/status/start", vmid=108)).status == 200
-
-    run(scenario())
+async def test_a_parameter_of_the_path_must_not_have_another_value_in_the_body(api: Api) -> None:
+    reply = await api.post("/nodes/pve1/qemu/108/status/start", vmid=109)
+    text = "duplicate parameter (already defined in URI) with conflicting values!"
+    assert reply.errors == {"vmid": text}
+    assert (await api.post("/nodes/pve1/qemu/108/status/start", vmid=108)).status == 200
 
 
-def test_bodies_are_refused_where_pve_refuses_them() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            on_get = await api.request("GET", "/version", data=b"a=1")
-            assert (on_get.status, on_get.reason) == (501, "Unexpected content for method 'GET'")
-            odd = await api.request("POST", "/pools", data=b"<x/>", headers={"Content-Type": "text/xml"})
-            assert (odd.status, odd.reason) == (506, "upload 'Content-Type 'text/xml' not implemented")
-            large = await api.request("POST", "/pools", data=b"a" * 524289)
-            assert large.status in (501, 506)
-            broken = await api.request("POST", "/pools", data=b"{", headers={"Content-Type": "application/json"})
-            assert broken.status == 500
-            assert not broken.text.startswith("{")
-
-    run(scenario())
+async def test_bodies_are_refused_where_pve_refuses_them(api: Api) -> None:
+    on_get = await api.request("GET", "/version", data=b"a=1")
+    assert (on_get.status, on_get.reason) == (501, "Unexpected content for method 'GET'")
+    odd = await api.request("POST", "/pools", data=b"<x/>", headers={"Content-Type": "text/xml"})
+    assert (odd.status, odd.reason) == (506, "upload 'Content-Type 'text/xml' not implemented")
+    large = await api.request("POST", "/pools", data=b"a" * 524289)
+    assert large.status in (501, 506)
+    broken = await api.request("POST", "/pools", data=b"{", headers={"Content-Type": "application/json"})
+    assert broken.status == 500
+    assert not broken.text.startswith("{")
 
 
 _PERL_LOCATION = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
@@ -181,116 +137,75 @@ _PERL_LOCATION = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line "
         (b'"x"', f"""Can't use string ("x") as a HASH ref while "strict refs" in use {_PERL_LOCATION}"""),
     ],
 )
-def test_what_perl_says_about_bodies_that_are_no_object(body: bytes, reason: str) -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.request("POST", "/pools", data=body, headers={"Content-Type": "application/json"})
-            assert reply.status == 500
-            assert reply.reason.startswith(reason)
-            assert reply.text == reply.reason
-
-    run(scenario())
+async def test_what_perl_says_about_bodies_that_are_no_object(api: Api, body: bytes, reason: str) -> None:
+    reply = await api.request("POST", "/pools", data=body, headers={"Content-Type": "application/json"})
+    assert reply.status == 500
+    assert reply.reason.startswith(reason)
+    assert reply.text == reply.reason
 
 
-def test_json_bodies_and_repeated_keys_are_understood() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.request(
-                "POST", "/nodes/pve3/qemu/109/status/shutdown", json={"timeout": 2, "forceStop": True}
-            )
-            assert await api.finish_task(reply) == "OK"
-            assert not api.cluster.world.guests[109].running
-
-    run(scenario())
+async def test_json_bodies_and_repeated_keys_are_understood(api: Api) -> None:
+    reply = await api.request("POST", "/nodes/pve3/qemu/109/status/shutdown", json={"timeout": 2, "forceStop": True})
+    assert await api.finish_task(reply) == "OK"
+    assert not api.cluster.world.guests[109].running
 
 
-def test_the_whole_path_is_decoded_before_it_is_split() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            reply = await api.request("GET", "//nodes%2Fpve1//status")
-            assert reply.status == 200
-
-    run(scenario())
+async def test_the_whole_path_is_decoded_before_it_is_split(api: Api) -> None:
+    reply = await api.request("GET", "//nodes%2Fpve1//status")
+    assert reply.status == 200
 
 
-def test_extjs_always_says_200_and_puts_the_truth_inside() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            good = await api.request("GET", "/version", fmt="extjs")
-            assert good.body["success"] == 1
-            bad = await api.request("GET", "/nodes/pve1/qemu/999/config", fmt="extjs")
-            assert bad.status == 200
-            assert bad.body == {
-                "status": 500,
-                "data": None,
-                "success": 0,
-                "message": "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist\n",
-            }
-
-    run(scenario())
+async def test_extjs_always_says_200_and_puts_the_truth_inside(api: Api) -> None:
+    good = await api.request("GET", "/version", fmt="extjs")
+    assert good.body["success"] == 1
+    bad = await api.request("GET", "/nodes/pve1/qemu/999/config", fmt="extjs")
+    assert bad.status == 200
+    assert bad.body == {
+        "status": 500,
+        "data": None,
+        "success": 0,
+        "message": "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist\n",
+    }
 
 
-def test_before_8_4_the_reason_phrase_is_the_only_place_of_the_error() -> None:
-    async def scenario() -> None:
-        async with simulated_api(version="8.2.4") as api:
-            reply = await api.get("/nodes/pve1/qemu/999/config")
-            assert reply.reason == "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"
-            assert reply.body == {"data": None}
-
-    run(scenario())
+@pytest.mark.api(version="8.2.4")
+async def test_before_8_4_the_reason_phrase_is_the_only_place_of_the_error(api: Api) -> None:
+    reply = await api.get("/nodes/pve1/qemu/999/config")
+    assert reply.reason == "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"
+    assert reply.body == {"data": None}
 
 
-def test_an_error_closes_the_connection_and_a_success_keeps_it() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            assert (await api.request("GET", "/version")).headers["Connection"] == "Keep-Alive"
-            assert (await api.request("GET", "/nope")).headers["Connection"] == "close"
-
-    run(scenario())
+async def test_an_error_closes_the_connection_and_a_success_keeps_it(api: Api) -> None:
+    assert (await api.request("GET", "/version")).headers["Connection"] == "Keep-Alive"
+    assert (await api.request("GET", "/nope")).headers["Connection"] == "close"
 
 
-def test_a_connection_serves_a_hundred_requests() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            kept = [(await api.request("GET", "/version")).headers["Connection"] for _ in range(101)]
-            assert kept == ["Keep-Alive"] * 99 + ["close", "Keep-Alive"]
-
-    run(scenario())
+async def test_a_connection_serves_a_hundred_requests(api: Api) -> None:
+    kept = [(await api.request("GET", "/version")).headers["Connection"] for _ in range(101)]
+    assert kept == ["Keep-Alive"] * 99 + ["close", "Keep-Alive"]
 
 
-def test_large_answers_are_compressed_if_the_client_likes_it() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            packed = await api.request("GET", "/cluster/resources", headers={"Accept-Encoding": "gzip"})
-            plain = await api.request("GET", "/cluster/resources", headers={"Accept-Encoding": "identity"})
-            assert packed.headers["Content-Encoding"] == "gzip"
-            assert "Content-Encoding" not in plain.headers
-            assert packed.data == plain.data
-
-    run(scenario())
+async def test_large_answers_are_compressed_if_the_client_likes_it(api: Api) -> None:
+    packed = await api.request("GET", "/cluster/resources", headers={"Accept-Encoding": "gzip"})
+    plain = await api.request("GET", "/cluster/resources", headers={"Accept-Encoding": "identity"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert "Content-Encoding" not in plain.headers
+    assert packed.data == plain.data
 
 
-def test_plain_http_on_the_tls_port_is_sent_to_https() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            host, port = api.cluster.url.removeprefix("https://").split(":")
-            for method, status in (("GET", "301"), ("POST", "308")):
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(f"{method} /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-                head = (await reader.read()).decode()
-                writer.close()
-                await writer.wait_closed()
-                assert head.startswith(f"HTTP/1.1 {status} ")
-                assert f"Location: {api.cluster.url}/x" in head
-
-    run(scenario())
+async def test_plain_http_on_the_tls_port_is_sent_to_https(api: Api) -> None:
+    host, port = api.cluster.url.removeprefix("https://").split(":")
+    for method, status in (("GET", "301"), ("POST", "308")):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{method} /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        head = (await reader.read()).decode()
+        writer.close()
+        await writer.wait_closed()
+        assert head.startswith(f"HTTP/1.1 {status} ")
+        assert f"Location: {api.cluster.url}/x" in head
 
 
-def test_every_request_is_counted() -> None:
-    async def scenario() -> None:
-        async with simulated_api() as api:
-            await api.get("/version")
-            await api.get("/cluster/resources", type="vm")
-            assert api.cluster.requests == [("GET", "/version"), ("GET", "/cluster/resources")]
-
-    run(scenario())
+async def test_every_request_is_counted(api: Api) -> None:
+    await api.get("/version")
+    await api.get("/cluster/resources", type="vm")
+    assert api.cluster.requests == [("GET", "/version"), ("GET", "/cluster/resources")]

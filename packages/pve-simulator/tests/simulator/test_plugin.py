@@ -15,9 +15,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from pve_simulator.background import BackgroundCluster
+from pve_simulator.background import AsyncBackgroundCluster, BackgroundCluster
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 START = "/nodes/pve1/qemu/108/status/start"
@@ -81,8 +82,8 @@ def test_the_world_is_changed_between_two_requests(pve: BackgroundCluster):
 
 
 def test_a_cluster_that_cannot_start_leaves_no_thread():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        cluster = BackgroundCluster(listen=f"127.0.0.1:{taken.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        cluster = BackgroundCluster(listen=f"127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises(OSError, match="in use"):
             cluster.__enter__()
     assert "pve-simulator" not in {thread.name for thread in threading.enumerate()}
@@ -119,3 +120,31 @@ def test_every_part_of_the_fixture_that_the_page_names_exists(pve: BackgroundClu
     assert {"url", "advance", "call"} <= set(names)
     for name in names:
         assert getattr(pve, name) is not None
+
+
+@pytest.mark.anyio
+@pytest.mark.pve(world="stock")
+async def test_an_asynchronous_test_awaits_the_clock(async_pve: AsyncBackgroundCluster):
+    headers = {"Authorization": async_pve.authorization}
+    trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=async_pve.ca_file))
+    async with aiohttp.ClientSession(async_pve.url, connector=trust, headers=headers) as session:
+        (await session.post("/api2/json/nodes/pve1/qemu/102/status/start")).raise_for_status()
+        assert not async_pve.world.guests[102].running
+        await async_pve.advance(10)
+        assert async_pve.world.guests[102].running
+        fault = await async_pve.add_fault("403:GET:/version")
+        assert (await session.get("/api2/json/version")).status == 403
+        await async_pve.remove_fault(fault)
+        assert await async_pve.call(lambda: threading.current_thread().name) == "pve-simulator"
+        await async_pve.reset()
+        assert (await session.get("/api2/json/version")).status == 200
+        assert not async_pve.world.guests[102].running
+
+
+def test_a_cluster_starts_over_at_the_same_address(pve: BackgroundCluster):
+    url = pve.url
+    ask(pve, START, "POST")
+    pve.advance(5)
+    pve.reset()
+    assert (pve.url, pve.requests) == (url, [])
+    assert ask(pve, CURRENT)["status"] == "stopped"

@@ -38,16 +38,16 @@ def test_every_known_disagreement_has_a_reason():
 
 
 def test_every_host_specific_place_has_a_reason():
-    assert all(one.reason for one in HOST_SPECIFIC_PATHS)
+    assert all(place.reason for place in HOST_SPECIFIC_PATHS)
 
 
 def test_the_document_shows_the_figures_of_today(outcomes: list[Outcome]):
     assert document_part() == generated_part(outcomes)
 
 
-def compare(recorded: object, given: object, *, template: str = "/version") -> list[str]:
+def compare(recorded: object, answered: object, *, template: str = "/version") -> list[str]:
     return differences(
-        SentRequest(template, ""), Response(200, "OK", recorded), Response(200, "OK", given), lambda text: text
+        SentRequest(template, ""), Response(200, "OK", recorded), Response(200, "OK", answered), lambda text: text
     )
 
 
@@ -56,7 +56,7 @@ def test_equal_shapes_agree_whatever_the_values():
 
 
 @pytest.mark.parametrize(
-    ("recorded", "given", "difference"),
+    ("recorded", "answered", "difference"),
     [
         ({"data": {"a": 1}}, {"data": {}}, "data.a: missing"),
         ({"data": {}}, {"data": {"a": 1}}, "data.a: not in PVE's answer"),
@@ -66,14 +66,14 @@ def test_equal_shapes_agree_whatever_the_values():
         ({"data": None, "errors": {"a": "x"}}, {"data": None, "errors": {"b": "x"}}, "errors {'a': 'x'} -> {'b': 'x'}"),
     ],
 )
-def test_a_difference_is_reported(recorded: object, given: object, difference: str):
-    assert difference in compare(recorded, given)
+def test_a_difference_is_reported(recorded: object, answered: object, difference: str):
+    assert difference in compare(recorded, answered)
 
 
 def test_another_status_or_reason_is_reported():
-    recorded, given = Response(500, "no such user ('x')", None), Response(500, "who?", None)
-    assert differences(VERSION, recorded, given, str) == ["reason \"no such user ('x')\" -> 'who?'"]
-    assert differences(VERSION, Response(200, "OK", None), given, str)[0].startswith("status 200 -> 500")
+    recorded, answered = Response(500, "no such user ('x')", None), Response(500, "who?", None)
+    assert differences(VERSION, recorded, answered, str) == ["reason \"no such user ('x')\" -> 'who?'"]
+    assert differences(VERSION, Response(200, "OK", None), answered, str)[0].startswith("status 200 -> 500")
 
 
 def test_another_type_or_outcome_of_a_task_is_reported():

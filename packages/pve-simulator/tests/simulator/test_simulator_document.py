@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pve_simulator.api_client import run, simulated_api
+from pve_simulator.api_client import Api
 from pve_simulator.command import main
 from pve_simulator.faults import parse_fault
 from simulator.fidelity import DOCUMENT
@@ -38,16 +38,11 @@ def test_the_faults_are_found_in_the_table():
     assert {"latency:0.5", "drop:before", "595", "401", "locked:102:backup", "no-quorum"} <= set(FAULTS)
 
 
-def test_every_password_opens():
+async def test_every_password_opens(api: Api):
     logins = re.findall(r"`(\w+@\w+)` / `([\w-]+)`", TEXT)
-
-    async def log_in() -> None:
-        async with simulated_api() as api:
-            for user, password in logins:
-                await api.as_user(user, password)
-
     assert len(logins) == 4
-    run(log_in())
+    for user, password in logins:
+        await api.as_user(user, password)
 
 
 def test_every_option_of_the_command_is_documented(capsys: pytest.CaptureFixture[str]):

@@ -10,7 +10,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from pve_simulator.api_client import Api, run, simulated_api
+from pve_simulator.api_client import Api
 
 
 @asynccontextmanager
@@ -37,40 +37,31 @@ async def run_on_node(api: Api, command: str, node: str = "pve1", stdin: str = "
         return done.exit_status, str(done.stdout), str(done.stderr)
 
 
-def test_a_node_answers_with_its_name_and_version():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            assert await run_on_node(api, "hostname", "pve2") == (0, "pve2\n", "")
-            code, version, _ = await run_on_node(api, "pveversion")
-            assert code == 0
-            assert version.startswith("pve-manager/9.1.8/")
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_a_node_answers_with_its_name_and_version(api: Api):
+    assert await run_on_node(api, "hostname", "pve2") == (0, "pve2\n", "")
+    code, version, _ = await run_on_node(api, "pveversion")
+    assert code == 0
+    assert version.startswith("pve-manager/9.1.8/")
 
 
-def test_another_key_is_refused():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            stranger = asyncssh.generate_private_key("ssh-ed25519")
-            with pytest.raises(asyncssh.PermissionDenied):
-                async with shell(api, client_keys=[stranger]):
-                    pass
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_another_key_is_refused(api: Api):
+    stranger = asyncssh.generate_private_key("ssh-ed25519")
+    with pytest.raises(asyncssh.PermissionDenied):
+        async with shell(api, client_keys=[stranger]):
+            pass
 
 
-def test_pct_exec_runs_a_command_in_a_container():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            assert await run_on_node(api, "pct exec 200 -- hostname") == (0, "pihole\n", "")
-            assert await run_on_node(api, "pct exec 200 -- sh -c 'echo out; echo err >&2; exit 7'") == (
-                7,
-                "out\n",
-                "err\n",
-            )
-            assert await run_on_node(api, "pct exec 200 -- cat", stdin="through\n") == (0, "through\n", "")
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_pct_exec_runs_a_command_in_a_container(api: Api):
+    assert await run_on_node(api, "pct exec 200 -- hostname") == (0, "pihole\n", "")
+    assert await run_on_node(api, "pct exec 200 -- sh -c 'echo out; echo err >&2; exit 7'") == (
+        7,
+        "out\n",
+        "err\n",
+    )
+    assert await run_on_node(api, "pct exec 200 -- cat", stdin="through\n") == (0, "through\n", "")
 
 
 @pytest.mark.parametrize(
@@ -88,14 +79,11 @@ def test_pct_exec_runs_a_command_in_a_container():
         ("pct push 206 /etc/hostname /tmp/x", 2, "Configuration file 'nodes/pve1/lxc/206.conf' does not exist"),
     ],
 )
-def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str):
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            status, _, text = await run_on_node(api, command)
-            assert status == code
-            assert error in text
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_the_tools_refuse_in_their_own_words(api: Api, command: str, code: int, error: str):
+    status, _, text = await run_on_node(api, command)
+    assert status == code
+    assert error in text
 
 
 @pytest.mark.parametrize(
@@ -108,79 +96,57 @@ def test_the_tools_refuse_in_their_own_words(command: str, code: int, error: str
         ("pct pull 200 /etc/hostname /no/dir/x", "failed to create file: /no/dir/x: No such file or directory\n"),
     ],
 )
-def test_a_failed_copy_is_reported_but_does_not_show_in_the_exit_code(command: str, error: str):
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            assert await run_on_node(api, command) == (0, "", error)
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_a_failed_copy_is_reported_but_does_not_show_in_the_exit_code(api: Api, command: str, error: str):
+    assert await run_on_node(api, command) == (0, "", error)
 
 
-def test_a_stopped_container_cannot_be_entered():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            assert await run_on_node(api, "pct exec 206 -- true", "pve3") == (255, "", "container '206' not running!\n")
-            pushed = await run_on_node(api, "pct push 206 /etc/hostname /tmp/x", "pve3")
-            assert pushed == (255, "", "can only push files to a running CT\n")
-            pulled = await run_on_node(api, "pct pull 206 /etc/hostname /tmp/x", "pve3")
-            assert pulled[0] == 255
-            assert "can only pull files from a running VM" in pulled[2]
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_a_stopped_container_cannot_be_entered(api: Api):
+    assert await run_on_node(api, "pct exec 206 -- true", "pve3") == (255, "", "container '206' not running!\n")
+    pushed = await run_on_node(api, "pct push 206 /etc/hostname /tmp/x", "pve3")
+    assert pushed == (255, "", "can only push files to a running CT\n")
+    pulled = await run_on_node(api, "pct pull 206 /etc/hostname /tmp/x", "pve3")
+    assert pulled[0] == 255
+    assert "can only pull files from a running VM" in pulled[2]
 
 
-def test_files_go_in_and_out_of_a_container():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            await run_on_node(api, "cat > /tmp/local", stdin="content\n")
-            assert (await run_on_node(api, "pct push 200 /tmp/local /srv/there --perms 0600"))[0] == 0
-            assert await run_on_node(api, "pct exec 200 -- stat -c '%a %s' /srv/there") == (0, "600 8\n", "")
-            assert (await run_on_node(api, "pct pull 200 /srv/there /tmp/back"))[0] == 0
-            assert await run_on_node(api, "cat /tmp/back") == (0, "content\n", "")
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_files_go_in_and_out_of_a_container(api: Api):
+    await run_on_node(api, "cat > /tmp/local", stdin="content\n")
+    assert (await run_on_node(api, "pct push 200 /tmp/local /srv/there --perms 0600"))[0] == 0
+    assert await run_on_node(api, "pct exec 200 -- stat -c '%a %s' /srv/there") == (0, "600 8\n", "")
+    assert (await run_on_node(api, "pct pull 200 /srv/there /tmp/back"))[0] == 0
+    assert await run_on_node(api, "cat /tmp/back") == (0, "content\n", "")
 
 
-def test_the_tools_and_the_api_see_the_same_guests():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            assert await run_on_node(api, "pct status 200") == (0, "status: running\n", "")
-            await api.finish_task(await api.post("/nodes/pve1/lxc/200/status/stop"))
-            assert await run_on_node(api, "pct status 200") == (0, "status: stopped\n", "")
-            _, config, _ = await run_on_node(api, "pct config 200")
-            assert "hostname: pihole\n" in config
-            _, listed, _ = await run_on_node(api, "qm list")
-            assert [line.split()[0] for line in listed.splitlines()[1:]] == ["100", "101", "102", "108", "9000"]
-            _, listed, _ = await run_on_node(api, "pct list")
-            assert listed.splitlines()[0].split() == ["VMID", "Status", "Lock", "Name"]
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_the_tools_and_the_api_see_the_same_guests(api: Api):
+    assert await run_on_node(api, "pct status 200") == (0, "status: running\n", "")
+    await api.finish_task(await api.post("/nodes/pve1/lxc/200/status/stop"))
+    assert await run_on_node(api, "pct status 200") == (0, "status: stopped\n", "")
+    _, config, _ = await run_on_node(api, "pct config 200")
+    assert "hostname: pihole\n" in config
+    _, listed, _ = await run_on_node(api, "qm list")
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["100", "101", "102", "108", "9000"]
+    _, listed, _ = await run_on_node(api, "pct list")
+    assert listed.splitlines()[0].split() == ["VMID", "Status", "Lock", "Name"]
 
 
-def test_qm_guest_exec_prints_the_result_as_json():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            code, text, _ = await run_on_node(api, "qm guest exec 102 -- sh -c 'echo hi; exit 3'")
-            assert code == 0
-            assert json.loads(text) == {"exitcode": 3, "exited": 1, "out-data": "hi\n", "out-truncated": 0}
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_qm_guest_exec_prints_the_result_as_json(api: Api):
+    code, text, _ = await run_on_node(api, "qm guest exec 102 -- sh -c 'echo hi; exit 3'")
+    assert code == 0
+    assert json.loads(text) == {"exitcode": 3, "exited": 1, "out-data": "hi\n", "out-truncated": 0}
 
 
-def test_a_node_that_is_off_does_not_answer():
-    async def check() -> None:
-        async with simulated_api(ssh=True) as api:
-            api.cluster.faults.set_online("pve2", online=False)
-            with pytest.raises((OSError, asyncssh.Error)):
-                await run_on_node(api, "hostname", "pve2")
-
-    run(check())
+@pytest.mark.api(ssh=True)
+async def test_a_node_that_is_off_does_not_answer(api: Api):
+    api.cluster.faults.set_online("pve2", online=False)
+    with pytest.raises((OSError, asyncssh.Error)):
+        await run_on_node(api, "hostname", "pve2")
 
 
-def test_without_the_option_there_is_no_ssh():
-    async def check() -> None:
-        async with simulated_api() as api:
-            with pytest.raises(RuntimeError, match="ssh=True"):
-                _ = api.cluster.ssh_ports
-
-    run(check())
+async def test_without_the_option_there_is_no_ssh(api: Api):
+    with pytest.raises(RuntimeError, match="ssh=True"):
+        _ = api.cluster.ssh_ports

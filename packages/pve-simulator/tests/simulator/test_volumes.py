@@ -35,8 +35,8 @@ def _world() -> World:
 )
 def test_every_type_of_storage_has_its_names(storage: str, kind: Kind, fmt: str | None, volid: str) -> None:
     world = _world()
-    made = volumes.allocate(world, "pve1", storage, 500, kind, GIB, fmt=fmt)
-    assert made.volid == volid
+    volume = volumes.allocate(world, "pve1", storage, 500, kind, GIB, fmt=fmt)
+    assert volume.volid == volid
     assert volumes.content_of(world, volid) == ("images", 500)
     assert [volume.volid for volume in volumes.owned_by(world, "pve1", 500)] == [volid]
 
@@ -62,16 +62,16 @@ def test_sizes_are_written_in_the_largest_whole_unit(size: int, text: str) -> No
     assert volumes.size_text(size) == text
 
 
-def test_what_is_allocated_is_counted_and_given_back() -> None:
+def test_allocated_space_is_counted_and_freed() -> None:
     world = _world()
     del world.storages["tank"].config["sparse"]
     space = world.storages["tank"].space("pve1")
     before = space.used
-    made = volumes.allocate(world, "pve1", "tank", 500, "qemu", 10 * GIB)
+    volume = volumes.allocate(world, "pve1", "tank", 500, "qemu", 10 * GIB)
     assert space.used == before + 10 * GIB
-    volumes.resize(world, "pve1", made.volid, 12 * GIB)
+    volumes.resize(world, "pve1", volume.volid, 12 * GIB)
     assert space.used == before + 12 * GIB
-    volumes.free(world, "pve1", made.volid)
+    volumes.free(world, "pve1", volume.volid)
     assert space.used == before
 
 
@@ -79,11 +79,11 @@ def test_a_thin_disk_takes_space_only_for_what_is_written() -> None:
     world = _world()
     space = world.storages["local-lvm"].space("pve1")
     before = space.used
-    made = volumes.allocate(world, "pve1", "local-lvm", 500, "qemu", 90_000 * GIB)
+    volume = volumes.allocate(world, "pve1", "local-lvm", 500, "qemu", 90_000 * GIB)
     assert space.used - before < MIB
     with pytest.raises(TaskError, match="No space left on device"):
-        volumes.fill(world, "pve1", made, 80_000 * GIB)
-    volumes.fill(world, "pve1", made, 5 * GIB)
+        volumes.fill(world, "pve1", volume, 80_000 * GIB)
+    volumes.fill(world, "pve1", volume, 5 * GIB)
     assert space.used == before + 5 * GIB
 
 

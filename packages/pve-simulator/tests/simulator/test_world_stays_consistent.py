@@ -255,8 +255,8 @@ async def _live(steps: list[Step]) -> list[str]:
     async with root_client() as client:
         started, wrong = [], []
         for step in steps:
-            upid, found = await _take(client, step)
-            wrong += found
+            upid, problems = await _take(client, step)
+            wrong += problems
             started += [upid] if upid else []
         await client.finish_tasks()
         wrong += at_rest(client.world)

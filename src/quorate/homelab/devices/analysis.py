@@ -5,19 +5,21 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from quorate.homelab.devices.device import Device, bare
-from quorate.homelab.devices.sitemap import Sitemap
-from quorate.homelab.devices.view import FULL_PERCENT, used_percent
+from quorate.homelab.devices.sitemap import Sitemap, Tree
+from quorate.homelab.devices.store import FULL_PERCENT, used_percent
 from quorate.homelab.host import Host
+from quorate.pve.inventory import Resource
 
 NEARLY_FULL = 80
 LITTLE_MEMORY = 10
 """Percent of memory that is still available."""
 LONG_UNSEEN = 7 * 86400.0
 SEVERITIES = ("critical", "warning", "notice")
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,25 @@ class Finding:
 
 def findings(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Host], now: float) -> list[Finding]:
     """The most severe first."""
-    present = [one for one in devices if one.state == "up"]
-    found = [
+    present = [device for device in devices if device.state == "up"]
+    collected = [
         *_duplicates(
             present, "address", _addresses, "Assign another address to one of them, or release it in the DHCP server"
         ),
         *_duplicates(
-            present, "MAC", lambda one: one.macs, "Assign a new MAC to one of them, as a cloned machine needs"
+            present, "MAC", lambda device: device.macs, "Assign a new MAC to one of them, as a cloned machine needs"
         ),
         *_single_points(present, map_, hosts),
-        *(finding for one in present for finding in _of_machine(one)),
+        *(finding for device in present for finding in _of_machine(device)),
         *_old_kernels(present),
-        *(finding for one in present for finding in _old_release(one, now)),
-        *(finding for one in devices for finding in _unseen(one, now)),
+        *(finding for device in present for finding in _old_release(device, now)),
+        *(finding for device in devices for finding in _unseen(device, now)),
     ]
-    return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.kind, one.about))
+    return sorted(collected, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.about))
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.1f} GiB"
 
 
 def _label(device: Device) -> str:
@@ -56,7 +62,7 @@ def _label(device: Device) -> str:
 
 
 def _addresses(device: Device) -> Sequence[str]:
-    return [bare(one) for one in device.addresses if not bare(one).startswith("127.")]
+    return [bare(address) for address in device.addresses if not bare(address).startswith("127.")]
 
 
 def _duplicates(
@@ -73,17 +79,17 @@ def _duplicates(
 
 
 def _single_points(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Host]) -> Iterator[Finding]:
-    networks = {one.id: one.facts.network for one in devices if one.facts and one.facts.network}
+    networks = {device.id: device.facts.network for device in devices if device.facts and device.facts.network}
     by_gateway: dict[str, set[int]] = defaultdict(set)
     by_resolver: dict[str, set[int]] = defaultdict(set)
     for number, network in networks.items():
         routes = {gateway.split()[0] for gateway in network.gateways if gateway.split()}
         if len(routes) == 1:
             by_gateway[routes.pop()].add(number)
-        resolvers = {one for one in network.dns if not one.startswith("127.") and one != "::1"}
+        resolvers = {server for server in network.dns if not server.startswith("127.") and server != "::1"}
         if len(resolvers) == 1:
             by_resolver[resolvers.pop()].add(number)
-    names = {one.id: str(one) for one in devices}
+    names = {device.id: str(device) for device in devices}
     for gateway, users in sorted(by_gateway.items()):
         if len(users) > 1:
             yield _depends(
@@ -100,8 +106,8 @@ def _single_points(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Hos
             )
     yield from _only_hypervisor(map_)
     yield from _shared_storage(devices)
-    for jump in sorted({one.jump for one in hosts if one.jump}):
-        through = [one.name for one in hosts if one.jump == jump]
+    for jump in sorted({host.jump for host in hosts if host.jump}):
+        through = [host.name for host in hosts if host.jump == jump]
         evidence = f"{_some(through)} can only be reached through {jump}"
         yield Finding("notice", "single jump host", jump, evidence, "Keep another access, such as a console")
 
@@ -117,8 +123,10 @@ def _only_hypervisor(map_: Sitemap) -> Iterator[Finding]:
     for spot in carriers:
         running = [guest.name for guest in spot.guests if guest.state == "up"]
         cluster = spot.place.partition("/")[0]
-        others = [one for one in carriers if cluster and one is not spot and one.place.startswith(f"{cluster}/")]
-        if running and not any(one.state == "up" for one in others):
+        others = [
+            other for other in carriers if cluster and other is not spot and other.place.startswith(f"{cluster}/")
+        ]
+        if running and not any(other.state == "up" for other in others):
             evidence = f"{len(running)} running guests have no other node: {_some(running)}"
             yield Finding(
                 "warning", "single hypervisor", spot.name, evidence, "Keep backups elsewhere, or add a second node"
@@ -128,8 +136,8 @@ def _only_hypervisor(map_: Sitemap) -> Iterator[Finding]:
 def _shared_storage(devices: Sequence[Device]) -> Iterator[Finding]:
     users: dict[str, set[str]] = defaultdict(set)
     for device in devices:
-        for one in (device.facts.filesystems or ()) if device.facts else ():
-            if re.match(r"nfs|cifs|smb", one.type or "") and (server := _server(one.device)):
+        for filesystem in (device.facts.filesystems or ()) if device.facts else ():
+            if re.match(r"nfs|cifs|smb", filesystem.type or "") and (server := _server(filesystem.device)):
                 users[server].add(str(device))
     for server, names in sorted(users.items()):
         if len(names) > 1:
@@ -140,7 +148,7 @@ def _shared_storage(devices: Sequence[Device]) -> Iterator[Finding]:
 
 
 def _server(source: str) -> str:
-    """Of nas:/srv, //nas/share and user@nas:/x."""
+    """The server in nas:/srv, //nas/share and user@nas:/x."""
     if source.startswith("//"):
         return source[2:].partition("/")[0].rpartition("@")[2]
     return source.partition(":/")[0].rpartition("@")[2] if ":/" in source else ""
@@ -153,11 +161,11 @@ def _of_machine(device: Device) -> Iterator[Finding]:
     facts = device.facts
     if facts is None:
         return
-    for one in facts.filesystems or ():
-        used = used_percent(one)
+    for filesystem in facts.filesystems or ():
+        used = used_percent(filesystem)
         if used is not None and used >= NEARLY_FULL:
             severity = "critical" if used >= 95 else "warning" if used >= FULL_PERCENT else "notice"
-            evidence = f"{one.mount} is {used}% full, {_gib(one.available or 0)} left"
+            evidence = f"{filesystem.mount} is {used}% full, {_gib(filesystem.available or 0)} left"
             yield Finding(severity, "nearly full disk", _label(device), evidence, "Free up space, or enlarge it")
     memory = facts.memory
     if (
@@ -184,7 +192,7 @@ def _old_kernels(devices: Sequence[Device]) -> Iterator[Finding]:
         if system and system.kernel and system.id and device.kind != "ct" and (number := _version(system.kernel)):
             groups[system.id, system.version or "", system.architecture or ""].append((number, device))
     for (name, version, _), members in sorted(groups.items()):
-        newest, model = max(members, key=lambda one: (one[0], -one[1].id))
+        newest, model = max(members, key=lambda member: (member[0], -member[1].id))
         for number, device in members:
             if number < newest:
                 release = f"{name} {version}".strip()
@@ -225,10 +233,6 @@ def _some(names: Sequence[str], limit: int = 5) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
-
-
 # ID of /etc/os-release -> version -> last day. Only what a homelab is likely to run.
 _ENDS: dict[str, dict[str, str]] = {
     "debian": {"9": "2022-06-30", "10": "2024-06-30", "11": "2026-08-31", "12": "2028-06-30", "13": "2030-06-30"},
@@ -257,3 +261,142 @@ def end_of_life(system: str | None, version: str | None) -> datetime.date | None
         if end := known.get(".".join(parts[:length])):
             return datetime.date.fromisoformat(end)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    kind: str
+    memory: int
+    disk: int
+    cores: int
+    about: str
+
+
+NEEDS = {
+    "docker": Need("docker", GIB, 10 * GIB, 1, "a container on a host that has Docker or Podman"),
+    "database": Need("database", 4 * GIB, 20 * GIB, 2, "a database: memory first, then a solid-state disk"),
+    "backup": Need("backup", GIB // 2, 200 * GIB, 1, "a place for backups: free disk space above all"),
+    "monitoring": Need("monitoring", GIB, 20 * GIB, 1, "monitoring of the others, best on a host of its own"),
+    "vm": Need("vm", 2 * GIB, 32 * GIB, 2, "a virtual machine on a Proxmox VE node"),
+    "service": Need("service", GIB, 10 * GIB, 1, "any small service"),
+}
+_NETWORK_TYPES = ("nfs", "cifs", "smb", "fuse.sshfs", "9p")
+
+
+@dataclass
+class Room:
+    """The free resources of a machine."""
+
+    name: str
+    kind: str
+    memory: int
+    memory_total: int
+    disk: int | None
+    mount: str
+    cores: int
+    load: float
+    """Cores in use."""
+    engines: frozenset[str] = frozenset()
+    turning: bool = False
+    """Its disks are hard disks."""
+    objections: list[str] = field(default_factory=list)
+    score: float = 0.0
+    reasons: list[str] = field(default_factory=list)
+
+
+def rooms(devices: Iterable[Device]) -> list[Room]:
+    """Free resources of every machine that is up and has facts."""
+    return [room for device in devices if device.state == "up" and (room := _room(device))]
+
+
+def node_rooms(clusters: Iterable[Tree]) -> list[Room]:
+    """Free resources of the nodes, as their clusters report them."""
+    return [
+        _node_room(tree, row) for tree in clusters for row in tree.rows if row.type == "node" and row.status == "online"
+    ]
+
+
+def _node_room(tree: Tree, node: Resource) -> Room:
+    """Its disk is the guest storage with the most free space."""
+    storages = [
+        row for row in tree.rows if row.type == "storage" and row.node == node.node and row.status == "available"
+    ]
+    free = {
+        row.storage: row.maxdisk - row.disk for row in storages if {"images", "rootdir"} & {*row.content.split(",")}
+    }
+    storage = max(free, key=lambda name: free[name], default="")
+    return Room(
+        f"{tree.cluster.name}/{node.node}", "node", max(0, node.maxmem - node.mem), node.maxmem,
+        free.get(storage), f"storage {storage}" if storage else "", int(node.maxcpu), node.cpu * node.maxcpu,
+    )  # fmt: skip
+
+
+def rank_rooms(candidates: Sequence[Room], need: Need) -> list[Room]:
+    """The best first; those where it does not fit come last, with what is missing."""
+    for room in candidates:
+        _judge(room, need)
+    return sorted(candidates, key=lambda room: (bool(room.objections), -room.score, room.name))
+
+
+def _room(device: Device) -> Room | None:
+    facts = device.facts
+    if facts is None or facts.memory is None or facts.memory.available is None:
+        return None
+    disks = [
+        filesystem
+        for filesystem in facts.filesystems or ()
+        if filesystem.available is not None and not (filesystem.type or "").startswith(_NETWORK_TYPES)
+    ]
+    widest = max(disks, key=lambda filesystem: filesystem.available or 0, default=None)
+    return Room(
+        device.name,
+        device.kind,
+        facts.memory.available,
+        facts.memory.total or facts.memory.available,
+        widest.available if widest else None,
+        widest.mount if widest else "",
+        ((facts.cpu.threads or facts.cpu.cores) if facts.cpu else None) or 1,
+        facts.uptime.load[-1] if facts.uptime and facts.uptime.load else 0.0,
+        frozenset(container.engine for container in facts.containers or ()),
+        bool(facts.disks) and all(disk.rotational for disk in facts.disks or ()),
+    )
+
+
+def _judge(room: Room, need: Need) -> None:
+    free_cores = max(0.0, room.cores - room.load)
+    room.reasons = [
+        f"{_gib(room.memory)} of {_gib(room.memory_total)} memory free",
+        f"{_gib(room.disk or 0)} free on {room.mount}",
+        f"{free_cores:.1f} of {room.cores} cores idle",
+    ]
+    room.objections = [
+        *([f"needs {_gib(need.memory)} memory, {_gib(room.memory)} free"] if room.memory < need.memory else []),
+        *_too_small(room.disk, need.disk),
+        *([f"needs {need.cores} cores, has {room.cores}"] if room.cores < need.cores else []),
+    ]
+    shares = [_share(room.memory, need.memory), _share(room.disk or 0, need.disk), _share(free_cores, need.cores)]
+    room.score = min(shares) + sum(shares) / 10  # the scarcest resource decides, the others break ties
+    if need.kind == "docker":
+        room.reasons.append(
+            f"runs {', '.join(sorted(room.engines))}" if room.engines else "no container engine was seen"
+        )
+        room.score += 2 if room.engines & {"docker", "podman"} else 0
+    if need.kind == "database" and room.turning:
+        room.reasons.append("its hard disks slow a database down")
+        room.score /= 2
+    if need.kind == "backup":
+        room.score = (room.disk or 0) / GIB
+    if room.kind == "node" and need.kind != "vm":
+        room.reasons.append("it is a node: a guest on it is a better place")
+        room.score /= 4
+
+
+def _too_small(disk: int | None, needed: int) -> list[str]:
+    if disk is None:
+        return ["its free disk space is unknown"]
+    return [f"needs {_gib(needed)} disk, {_gib(disk)} free"] if disk < needed else []
+
+
+def _share(free: float, needed: float) -> float:
+    """How many times it fits, up to four."""
+    return min(4.0, free / needed) if needed else 4.0

@@ -1,4 +1,4 @@
-"""The network map as data: segments, their devices, and hypervisors with their guests."""
+"""Which devices a caller may see: rules that hide a host or guest hide its stored data, too."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from functools import partial
 
 from quorate.homelab.address_index import reported_addresses
 from quorate.homelab.devices.device import Device, bare, is_address, is_place, segment_of
+from quorate.homelab.devices.store import Devices
 from quorate.homelab.homelab import Homelab
-from quorate.inside.node_addresses import reported_address, ssh_of_node
+from quorate.homelab.host import Host
+from quorate.inside.pct import reported_address, ssh_of_node
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
@@ -27,8 +29,6 @@ ORDER = ("router", "hypervisor", "host", "guest", "device")
 
 @dataclass
 class MapDevice:
-    """One device on the map."""
-
     role: str
     name: str
     state: str = "up"
@@ -50,7 +50,7 @@ class MapDevice:
 
     def address_in(self, network: str) -> str:
         inside = ipaddress.ip_network(network)
-        return next((bare(one) for one in self.addresses if ipaddress.ip_address(bare(one)) in inside), "")
+        return next((bare(address) for address in self.addresses if ipaddress.ip_address(bare(address)) in inside), "")
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Sitemap:
 
     def everything(self) -> Iterator[tuple[str, str, MapDevice]]:
         """Segment, hypervisor, device."""
-        lanes = [*((one.network, one.devices) for one in self.segments), ("", self.unplaced)]
+        lanes = [*((segment.network, segment.devices) for segment in self.segments), ("", self.unplaced)]
         for network, spots in lanes:
             for spot in spots:
                 yield network, "", spot
@@ -92,15 +92,15 @@ class Tree:
 
 
 async def trees(homelab: Homelab) -> tuple[list[Tree], dict[str, str]]:
-    """One for every cluster that answers, and why the others do not."""
-    answers = await asyncio.gather(*(_tree(one) for one in homelab.clusters))
-    found = [answer for answer in answers if isinstance(answer, Tree)]
+    """A tree for every cluster that answers, and why the others do not."""
+    answers = await asyncio.gather(*(_tree(cluster) for cluster in homelab.clusters))
+    reachable = [answer for answer in answers if isinstance(answer, Tree)]
     silent = {
         cluster.name: answer
         for cluster, answer in zip(homelab.clusters, answers, strict=True)
         if isinstance(answer, str)
     }
-    return found, silent
+    return reachable, silent
 
 
 async def _tree(cluster: Cluster) -> Tree | str:
@@ -123,10 +123,10 @@ async def _guest_addresses(cluster: Cluster, rows: Sequence[Resource]) -> dict[i
         return {}
     try:
         async with asyncio.timeout(GUESTS_SECONDS):
-            found = await gather_bounded(AT_ONCE, [partial(reported_addresses, guest) for guest in running])
+            reported = await gather_bounded(AT_ONCE, [partial(reported_addresses, guest) for guest in running])
     except TimeoutError:
         return {}
-    return {guest.vmid: tuple(addresses) for guest, addresses in zip(running, found, strict=True)}
+    return {guest.vmid: tuple(addresses) for guest, addresses in zip(running, reported, strict=True)}
 
 
 async def _address(cluster: Cluster, node: str) -> str:
@@ -139,18 +139,18 @@ async def _address(cluster: Cluster, node: str) -> str:
 
 def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[str, str] | None = None) -> Sitemap:
     """Builds the map. A guest is placed with its node, wherever its address is."""
-    by_place = {one.place: one for one in devices if one.place}
-    alone = [one for one in devices if not one.place]
+    by_place = {device.place: device for device in devices if device.place}
+    alone = [device for device in devices if not device.place]
     spots = [spot for tree in clusters for spot in _hypervisors(tree, by_place)]
     answered = {tree.cluster.name for tree in clusters}
-    of_silent = [one for place, one in by_place.items() if place.partition("/")[0] not in answered]
-    spots += [_spot(one) for one in (*alone, *of_silent)]
+    of_silent = [device for place, device in by_place.items() if place.partition("/")[0] not in answered]
+    spots += [_spot(device) for device in (*alone, *of_silent)]
     known = _reported_segments(devices)
     gateways = _gateways(devices)
     segments: dict[str, Segment] = {}
     unplaced = []
     for spot in spots:
-        networks = list(dict.fromkeys(_network(one, known) for one in spot.addresses))
+        networks = list(dict.fromkeys(_network(address, known) for address in spot.addresses))
         if not networks:
             unplaced.append(spot)
             continue
@@ -158,14 +158,14 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
             segment = segments.setdefault(network, Segment(network, network not in known))
             (segment.visitors if number else segment.devices).append(spot)
         for guest in spot.guests:
-            for network in dict.fromkeys(_network(one, known) for one in guest.addresses):
+            for network in dict.fromkeys(_network(address, known) for address in guest.addresses):
                 if network not in networks:
                     segments.setdefault(network, Segment(network, network not in known)).visitors.append(guest)
     for gateway in gateways:
         _place_gateway(gateway, segments, known, spots)
     for segment in segments.values():
         segment.devices.sort(key=_order)
-    ordered = sorted(segments.values(), key=lambda one: _sortable(one.network))
+    ordered = sorted(segments.values(), key=lambda segment: _sortable(segment.network))
     return Sitemap(ordered, sorted(unplaced, key=_order), dict(silent or {}))
 
 
@@ -182,8 +182,10 @@ def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[MapDevice]
         spot.role, spot.name = "hypervisor", row.node
         spot.addresses = spot.addresses or ((address,) if address else ())
         spot.cores, spot.memory = spot.cores or int(row.maxcpu) or None, spot.memory or row.maxmem or None
-        guests = sorted((one for one in tree.rows if one.is_guest and one.node == row.node), key=lambda one: one.vmid)
-        spot.guests = [_guest(one, tree, by_place) for one in guests if not one.template]
+        guests = sorted(
+            (guest for guest in tree.rows if guest.is_guest and guest.node == row.node), key=lambda guest: guest.vmid
+        )
+        spot.guests = [_guest(guest, tree, by_place) for guest in guests if not guest.template]
         yield spot
 
 
@@ -201,7 +203,7 @@ def _spot(device: Device, state: str | None = None) -> MapDevice:
     facts = device.facts
     role = "device" if device.kind == "device" else "guest" if device.kind in ("vm", "ct") else "host"
     spot = MapDevice(role, str(device), state or device.state, device.id, device.addresses, place=device.place)
-    spot.ref = device.place or _ref(device)
+    spot.ref = device.place or min(device.refs, key=is_place, default="")  # prefers the name of a registered host
     spot.mac = device.macs[0] if device.macs else ""
     if facts is None:
         return spot
@@ -211,17 +213,11 @@ def _spot(device: Device, state: str | None = None) -> MapDevice:
     spot.containers = len(facts.containers or ())
     if facts.vms:
         spot.role = "hypervisor"
-        spot.guests = [MapDevice("guest", one.name, _vm_state(one.state)) for one in facts.vms]
+        spot.guests = [
+            MapDevice("guest", vm.name, "up" if (vm.state or "").lower() in ("running", "up") else "stopped")
+            for vm in facts.vms
+        ]
     return spot
-
-
-def _ref(device: Device) -> str:
-    """Prefers the name of a registered host to an address."""
-    return min(device.refs, key=is_place, default="")
-
-
-def _vm_state(state: str | None) -> str:
-    return "up" if (state or "").lower() in ("running", "up") else "stopped"
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------
@@ -229,7 +225,12 @@ def _vm_state(state: str | None) -> str:
 
 def _reported_segments(devices: Iterable[Device]) -> set[str]:
     """Networks whose prefix a machine reported."""
-    return {segment_of(one) for device in devices for one in device.addresses if "/" in one and not _single(one)}
+    return {
+        segment_of(address)
+        for device in devices
+        for address in device.addresses
+        if "/" in address and not _single(address)
+    }
 
 
 def _single(address: str) -> bool:
@@ -240,14 +241,14 @@ def _network(address: str, known: set[str]) -> str:
     plain = ipaddress.ip_address(bare(address))
     if "/" in address and not _single(address):
         return segment_of(address)
-    holding = [network for one in known if plain in (network := ipaddress.ip_network(one))]
-    return str(max(holding, key=lambda one: one.prefixlen)) if holding else segment_of(bare(address))
+    holding = [network for segment in known if plain in (network := ipaddress.ip_network(segment))]
+    return str(max(holding, key=lambda network: network.prefixlen)) if holding else segment_of(bare(address))
 
 
 def _gateways(devices: Iterable[Device]) -> list[str]:
-    networks = [one.facts.network for one in devices if one.facts and one.facts.network]
+    networks = [device.facts.network for device in devices if device.facts and device.facts.network]
     gateways = (gateway.split()[0] for network in networks for gateway in network.gateways if gateway.split())
-    return list(dict.fromkeys(one for one in gateways if is_address(one)))
+    return list(dict.fromkeys(gateway for gateway in gateways if is_address(gateway)))
 
 
 def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], spots: list[MapDevice]) -> None:
@@ -255,8 +256,8 @@ def _place_gateway(gateway: str, segments: dict[str, Segment], known: set[str], 
     if ipaddress.ip_address(gateway).is_link_local or (network := _network(gateway, known)) not in segments:
         return
     segments[network].gateways.append(gateway)
-    everyone = (one for spot in spots for one in (spot, *spot.guests))
-    owners = [one for one in everyone if gateway in map(bare, one.addresses)]
+    everyone = (device for spot in spots for device in (spot, *spot.guests))
+    owners = [device for device in everyone if gateway in map(bare, device.addresses)]
     for owner in owners:
         owner.role = "router" if owner.role in ("device", "host") else owner.role
     if not owners:
@@ -272,3 +273,39 @@ def _sortable(address: str) -> tuple[int, int]:
         return 9, 0
     network = ipaddress.ip_network(address, strict=False)
     return network.version, int(network.network_address)
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleDevices:
+    devices: list[Device]
+    hosts: list[Host]
+    clusters: list[Tree]
+    silent: dict[str, str]
+    """Clusters that do not answer, and why."""
+
+    def map(self) -> Sitemap:
+        return sitemap(self.devices, self.clusters, self.silent)
+
+
+async def visible_devices(homelab: Homelab) -> VisibleDevices:
+    """The devices, hosts and clusters that the caller may see."""
+    devices, (clusters, silent), hosts, everyone = await asyncio.gather(
+        Devices(homelab.store).all(), trees(homelab), homelab.hosts.all(), homelab.hosts.everyone()
+    )
+    seen = {host.name for host in hosts}
+    hidden = [host for host in everyone if host.name not in seen]
+    names, addresses = {host.name for host in hidden}, {host.address for host in hidden}
+    unguarded = {cluster.name for cluster in homelab.clusters} - {cluster.name for cluster in homelab.guarded}
+    places = {
+        f"{tree.cluster.name}/{row.vmid or row.node}"
+        for tree in clusters
+        for row in tree.rows
+        if row.is_guest or row.type == "node"
+    }
+
+    def may_be_seen(device: Device) -> bool:
+        if device.place and device.place.partition("/")[0] not in unguarded and device.place not in places:
+            return False
+        return not (names & set(device.refs) or addresses & {bare(address) for address in device.addresses})
+
+    return VisibleDevices([device for device in devices if may_be_seen(device)], hosts, clusters, silent)

@@ -17,6 +17,7 @@ import msgspec
 
 from quorate.problems import AuthenticationFailed, Conflict, NotConfigured, NotFound
 from quorate.secret import Secret
+from quorate.state.passphrase import BLOCK, COST, LANES, derive_key
 
 FORMAT = "quorate-backup 1"
 MOST_PIECE = 256 * 1024 * 1024
@@ -31,7 +32,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
     """file, workload, data or packages"""
     name: str
     sha256: str
-    """Of what is compared: a file's content, or a workload's definition."""
+    """The hash of what is compared: a file's content, or a workload's definition."""
     member: str
     mode: int = 0
     uid: int = 0
@@ -39,7 +40,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: str = ""
     running: bool = False
     enabled: bool = False
-    """Of a unit of systemd."""
+    """For a systemd unit."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -147,8 +148,6 @@ class Reader:
 
 class _Cipher:
     def __init__(self, archive: str, passphrase: Secret | None, salt: bytes) -> None:
-        from quorate.state.passphrase import BLOCK, COST, LANES, derive_key
-
         self.salt = salt
         self._archive = archive
         self._key = derive_key(passphrase.reveal(), salt, COST, BLOCK, LANES) if passphrase else None

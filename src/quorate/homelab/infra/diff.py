@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quorate.homelab.homelab import Homelab
-from quorate.homelab.infra import units
+from quorate.homelab.infra.devices import read_unit, require_unit_text
 from quorate.homelab.infra.document import (
     COMPARED_OF_HOSTS,
     Document,
@@ -20,21 +20,28 @@ from quorate.homelab.infra.document import (
     WantedWorkload,
     spread_ports,
 )
-from quorate.homelab.infra.plan_store import ManagedObject
+from quorate.homelab.infra.plans import ManagedObject
 from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.services.catalogue import load_catalogue
 from quorate.homelab.services.compose import Project, find_compose
 from quorate.homelab.services.installations import Installation, Installations, machine_ref
-from quorate.homelab.workloads import request
-from quorate.homelab.workloads.deployments import Deployment
 from quorate.homelab.workloads.engines import select_engine
-from quorate.homelab.workloads.model import Spec, Workload
+from quorate.homelab.workloads.workload import (
+    Deployment,
+    Spec,
+    Workload,
+    environment,
+    parse_image,
+    parse_labels,
+    parse_mounts,
+    parse_name,
+)
 from quorate.inside import services
 from quorate.problems import REFUSED_LOGIN, BadArgument, NotFound, Problem
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
-from quorate.state.canonical import canonical
+from quorate.state.chain import canonical
 from quorate.state.store import shared_key
 
 Act = Literal["create", "update", "none", "remove", "going on", "unknown"]
@@ -53,14 +60,14 @@ _FACTORS = {"K": 1024, "M": MEBIBYTE, "G": 1024**3, "T": 1024**4}
 class Difference:
     item: Item
     name: str
-    """Of the copy."""
+    """The name of the copy."""
     act: Act
     place: str = ""
     changes: tuple[tuple[str, Any, Any], ...] = ()
     """Field, current value, requested value."""
     why: str = ""
     number: int = 0
-    """Of the copy, from 0."""
+    """The number of the copy, from 0."""
     engine: str = ""
     refused_login: str = ""
     """The user whom the host did not let in, if that is why it cannot be inspected."""
@@ -71,7 +78,7 @@ class Difference:
         return f"{self.act.capitalize()} {self.item.kind} {self.name}{where}"
 
     def as_dict(self) -> dict[str, Any]:
-        diff = [{"field": field, "now": now, "wanted": wanted} for field, now, wanted in self.changes]
+        diff = [{"field": field, "now": now, "wanted": requested} for field, now, requested in self.changes]
         row = {"what": f"{self.item.kind} {self.name}", "on": self.place, "action": self.act, "changes": diff}
         return {key: value for key, value in {**row, "why": self.why}.items() if value not in ("", [])}
 
@@ -82,13 +89,13 @@ class Difference:
 
 async def compare(homelab: Homelab, document: Document, only: str | None = None) -> list[Difference]:
     """Every copy of every item, in the order of execution."""
-    wanted = [
+    copies = [
         (item, name, number)
         for item in document.order()
         if only in (None, item.name)
         for number, name in enumerate(item.copies())
     ]
-    work = [lambda one=one: _difference_in_time(homelab, document, *one) for one in wanted]
+    work = [lambda copy=copy: _difference_in_time(homelab, document, *copy) for copy in copies]
     return list(await gather_bounded(AT_ONCE, work))
 
 
@@ -102,8 +109,8 @@ async def _difference_in_time(homelab: Homelab, document: Document, item: Item, 
         return _explain_unknown(Difference(item, name, "unknown", item.place), problem)
 
 
-def _explain_unknown(one: Difference, problem: Problem) -> Difference:
-    return replace(one, act="unknown", why=str(problem), refused_login=str(problem.facts.get(REFUSED_LOGIN, "")))
+def _explain_unknown(unread: Difference, problem: Problem) -> Difference:
+    return replace(unread, act="unknown", why=str(problem), refused_login=str(problem.facts.get(REFUSED_LOGIN, "")))
 
 
 async def difference(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Difference:
@@ -120,39 +127,45 @@ async def difference(homelab: Homelab, document: Document, item: Item, name: str
 
 
 async def find_superfluous(
-    homelab: Homelab, owner: str, made: Iterable[ManagedObject], wanted: Sequence[Difference]
+    homelab: Homelab, owner: str, created: Iterable[ManagedObject], requested: Sequence[Difference]
 ) -> list[Difference]:
-    """What a document created, still exists, and is no longer requested; newest first."""
-    keys = {one.record.key for one in wanted}
-    left = [one for one in made if one.key not in keys and not _is_requested_elsewhere(one, wanted)]
-    found = [await _still_there(homelab, owner, one) for one in reversed(left)]
-    return [one for one in found if one is not None]
+    """Removals of objects that the document created and no longer requests; newest first."""
+    keys = {difference.record.key for difference in requested}
+    left = [
+        managed for managed in created if managed.key not in keys and not _is_requested_elsewhere(managed, requested)
+    ]
+    removals = [await _still_there(homelab, owner, managed) for managed in reversed(left)]
+    return [removal for removal in removals if removal is not None]
 
 
-def _is_requested_elsewhere(one: ManagedObject, wanted: Sequence[Difference]) -> bool:
+def _is_requested_elsewhere(managed: ManagedObject, requested: Sequence[Difference]) -> bool:
     """Hosts and guests are identified by name alone, wherever they are."""
-    return one.kind in ("host", "guest") and any((d.item.kind, d.name) == (one.kind, one.name) for d in wanted)
+    return managed.kind in ("host", "guest") and any(
+        (d.item.kind, d.name) == (managed.kind, managed.name) for d in requested
+    )
 
 
-async def _still_there(homelab: Homelab, owner: str, one: ManagedObject) -> Difference | None:
+async def _still_there(homelab: Homelab, owner: str, managed: ManagedObject) -> Difference | None:
     """A removal, if it is the object that the document created."""
-    gone = Difference(Item(one.kind, one.item, None), one.name, "remove", one.place, engine=one.engine)
+    gone = Difference(
+        Item(managed.kind, managed.item, None), managed.name, "remove", managed.place, engine=managed.engine
+    )
     try:
-        match one.kind:
+        match managed.kind:
             case "host":
-                return gone if await homelab.hosts.find(one.name) else None
+                return gone if await homelab.hosts.find(managed.name) else None
             case "guest":
-                row = await find_guest(find_cluster(homelab, one.place), one.name)
-                return gone if row is not None and row.vmid == one.vmid else None
+                row = await find_guest(find_cluster(homelab, managed.place), managed.name)
+                return gone if row is not None and row.vmid == managed.vmid else None
             case "workload":
-                machine = await find_machine(homelab, one.place)
-                engine = await select_engine(machine, homelab.clock, one.engine or None)  # type: ignore[arg-type]
-                there = await engine.find(one.name)
+                machine = await find_machine(homelab, managed.place)
+                engine = await select_engine(machine, homelab.clock, managed.engine or None)  # type: ignore[arg-type]
+                there = await engine.find(managed.name)
                 return gone if there is not None and there.labels.get(OWNER) == owner else None
             case _:
-                machine = await find_machine(homelab, one.place)
-                found = await Installations(homelab.store).find(machine_ref(machine), one.name)
-                return gone if found is not None and found.state != "removed" else None
+                machine = await find_machine(homelab, managed.place)
+                installation = await Installations(homelab.store).find(machine_ref(machine), managed.name)
+                return gone if installation is not None and installation.state != "removed" else None
     except NotFound:
         return None  # gone with its host or cluster
     except Problem as problem:
@@ -163,7 +176,7 @@ async def _still_there(homelab: Homelab, owner: str, one: ManagedObject) -> Diff
 
 
 async def _of_host(homelab: Homelab, item: Item) -> Difference:
-    new = item.wanted.host(item.name)
+    new = item.desired.host(item.name)
     old = await homelab.hosts.find(item.name)
     if old is None:
         return Difference(item, item.name, "create", changes=(("address", None, new.at),))
@@ -177,55 +190,55 @@ async def _of_host(homelab: Homelab, item: Item) -> Difference:
 
 def find_cluster(homelab: Homelab, name: str) -> Cluster:
     """The cluster of that name; without a name, the only one."""
-    found = [one for one in homelab.clusters if name in ("", one.name)]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(one.name for one in homelab.clusters) or "none"
-    if found:
+    matches = [cluster for cluster in homelab.clusters if name in ("", cluster.name)]
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(cluster.name for cluster in homelab.clusters) or "none"
+    if matches:
         raise BadArgument("There are several clusters", why=f"They are {names}", next_step="Choose one with cluster")
     raise NotFound(f"There is no cluster {name!r}", next_step=f"Available: {names}")
 
 
 async def find_guest(cluster: Cluster, name: str) -> Resource | None:
-    found = [row for row in await cluster.inventory.candidates(name) if row.name == name]
-    if len(found) > 1:
-        raise BadArgument(f"Several guests are named {name!r}", why=", ".join(str(row) for row in found))
-    return found[0] if found else None
+    matches = [row for row in await cluster.inventory.candidates(name) if row.name == name]
+    if len(matches) > 1:
+        raise BadArgument(f"Several guests are named {name!r}", why=", ".join(str(row) for row in matches))
+    return matches[0] if matches else None
 
 
 async def _of_guest(homelab: Homelab, item: Item, name: str, number: int) -> Difference:
-    wanted: WantedGuest = item.wanted
-    cluster = find_cluster(homelab, wanted.cluster)
+    requested: WantedGuest = item.desired
+    cluster = find_cluster(homelab, requested.cluster)
     cluster.inventory.forget()
     row = await find_guest(cluster, name)
     if row is None:
         return Difference(item, name, "create", cluster.name, number=number)
-    if row.kind != wanted.type:
-        raise BadArgument(f"{name} is a {row.kind}, not a {wanted.type}", next_step="Choose another name")
+    if row.kind != requested.type:
+        raise BadArgument(f"{name} is a {row.kind}, not a {requested.type}", next_step="Choose another name")
     guest = Guest(cluster, row)
     config = await guest.get("config")  # pending changes count
     fields = (
-        ("cores", config.get("cores"), wanted.cores),
-        ("memory", _memory_in(config), mebibytes(wanted.memory) if wanted.memory is not None else None),
-        ("running", await guest.status() == "running", wanted.running),
+        ("cores", config.get("cores"), requested.cores),
+        ("memory", _memory_in(config), mebibytes(requested.memory) if requested.memory is not None else None),
+        ("running", await guest.status() == "running", requested.running),
     )
-    changes = tuple(one for one in fields if one[2] is not None and one[1] != one[2])
+    changes = tuple(change for change in fields if change[2] is not None and change[1] != change[2])
     return Difference(item, name, "update" if changes else "none", cluster.name, changes, number=number)
 
 
 def _memory_in(config: Mapping[str, Any]) -> int:
-    """In MiB; newer versions write a property string."""
+    """The memory in MiB; newer versions of PVE write a property string."""
     return int(str(config.get("memory", DEFAULT_MEMORY)).removeprefix("current="))
 
 
-def mebibytes(given: str | int) -> int:
+def mebibytes(size: str | int) -> int:
     """Memory of a guest as people write it: 2G, 512M, or MiB."""
-    text = str(given).strip().upper().removesuffix("IB").removesuffix("B")
+    text = str(size).strip().upper().removesuffix("IB").removesuffix("B")
     number, factor = (text[:-1], _FACTORS[text[-1]]) if text[-1:] in _FACTORS else (text, MEBIBYTE)
     try:
         return int(float(number) * factor) // MEBIBYTE
     except ValueError:
-        raise BadArgument(f"{given!r} is not a size", next_step="Write it like 512M or 2G") from None
+        raise BadArgument(f"{size!r} is not a size", next_step="Write it like 512M or 2G") from None
 
 
 # -- workloads ---------------------------------------------------------------------------------------------------------
@@ -236,7 +249,7 @@ async def _of_workload(homelab: Homelab, document: Document, item: Item, name: s
     if machine is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first", number=number)
     spec = await build_spec(homelab, document, item, name, number)
-    engine = await select_engine(machine, homelab.clock, item.wanted.engine)
+    engine = await select_engine(machine, homelab.clock, item.desired.engine)
     if (await Deployment(homelab.store, machine_ref(machine), name).state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place, number=number, engine=engine.name)
     old = await engine.find(name)
@@ -252,7 +265,7 @@ async def find_target_machine(homelab: Homelab, document: Document, item: Item) 
     if maker is not None and maker.kind == "host" and not await homelab.hosts.find(item.place):
         return None
     if maker is not None and maker.kind == "guest":
-        cluster = find_cluster(homelab, maker.wanted.cluster)
+        cluster = find_cluster(homelab, maker.desired.cluster)
         row = await find_guest(cluster, item.place)
         return (
             None
@@ -263,21 +276,21 @@ async def find_target_machine(homelab: Homelab, document: Document, item: Item) 
 
 
 async def build_spec(homelab: Homelab, document: Document, item: Item, name: str, number: int) -> Spec:
-    wanted: WantedWorkload = item.wanted
-    secrets = {variable: (await homelab.secret_store.fetch(at)).reveal() for variable, at in wanted.secrets.items()}
+    requested: WantedWorkload = item.desired
+    secrets = {variable: (await homelab.secret_store.fetch(at)).reveal() for variable, at in requested.secrets.items()}
     spec = Spec(
-        request.name(name),
-        request.image(wanted.image),
-        spread_ports(wanted, number),
-        request.mounts(wanted.volumes),
-        request.environment({**wanted.env, **secrets}),
-        wanted.command,
-        mebibytes(wanted.memory) * MEBIBYTE if wanted.memory else None,
-        wanted.cpus,
-        wanted.restart,
-        wanted.network,
-        request.labels(wanted.labels),
-        wanted.pull,
+        parse_name(name),
+        parse_image(requested.image),
+        spread_ports(requested, number),
+        parse_mounts(requested.volumes),
+        environment({**requested.env, **secrets}),
+        requested.command,
+        mebibytes(requested.memory) * MEBIBYTE if requested.memory else None,
+        requested.cpus,
+        requested.restart,
+        requested.network,
+        parse_labels(requested.labels),
+        requested.pull,
     )
     labels = {**spec.labels, OWNER: document.name, SEAL: await _seal(homelab, spec)}
     return replace(spec, labels=labels)
@@ -296,11 +309,11 @@ def workload_changes(old: Workload, spec: Spec) -> Iterable[tuple[str, Any, Any]
     there = {(port.inside, port.outside, port.protocol, port.address) for port in old.ports if port.outside}
     here = {(port.inside, port.outside, port.protocol, port.address) for port in spec.ports if port.outside}
     anywhere = {(port.inside, port.protocol) for port in spec.ports if not port.outside}
-    if {one for one in there if (one[0], one[2]) not in anywhere} != here:
+    if {port for port in there if (port[0], port[2]) not in anywhere} != here:
         yield "ports", [str(port) for port in old.ports if port.outside], [str(port) for port in spec.ports]
-    mounts = {one for one in old.mounts if one in spec.mounts or not _NAMELESS.fullmatch(one.source)}
+    mounts = {mount for mount in old.mounts if mount in spec.mounts or not _NAMELESS.fullmatch(mount.source)}
     if mounts != set(spec.mounts):
-        yield "volumes", [str(one) for one in old.mounts], [str(one) for one in spec.mounts]
+        yield "volumes", [str(mount) for mount in old.mounts], [str(mount) for mount in spec.mounts]
     for field in ("memory", "cpus", "restart"):
         if getattr(old, field) != getattr(spec, field):
             yield field, getattr(old, field), getattr(spec, field)
@@ -321,11 +334,11 @@ def workload_changes(old: Workload, spec: Spec) -> Iterable[tuple[str, Any, Any]
 
 
 async def _of_unit(item: Item, machine: Machine) -> Difference:
-    now = await units.read_unit(machine, item.name)
+    now = await read_unit(machine, item.name)
     if now is None:
         return Difference(item, item.name, "create", item.place)
     changes: list[tuple[str, Any, Any]] = []
-    if now != units.require_unit_text(item.name, item.wanted.unit):
+    if now != require_unit_text(item.name, item.desired.unit):
         changes.append(("unit", "another text", "as given"))
     state = await services.status(machine.with_root().transport, item.name)
     if state.state != "active":
@@ -334,37 +347,39 @@ async def _of_unit(item: Item, machine: Machine) -> Difference:
 
 
 async def _of_service(homelab: Homelab, document: Document, item: Item) -> Difference:
-    name = item.wanted.service or item.name
+    name = item.desired.service or item.name
     machine = await find_target_machine(homelab, document, item)
     if machine is None:
         return Difference(item, name, "create", item.place, why=f"{item.place} is created first")
-    if item.wanted.unit:
+    if item.desired.unit:
         return await _of_unit(item, machine)
     with contextlib.suppress(NotFound):  # it may be known by another name
         name = load_catalogue(homelab.settings.catalogue).find(name).id
-    found = await Installations(homelab.store).find(machine_ref(machine), name)
-    if found is None or found.state == "removed":
+    installation = await Installations(homelab.store).find(machine_ref(machine), name)
+    if installation is None or installation.state == "removed":
         return Difference(item, name, "create", item.place)
     if (await Deployment(homelab.store, machine_ref(machine), f"service {name}").state()).get("state") == "going on":
         return Difference(item, name, "going on", item.place)
-    given = {key: str(value).lower() if isinstance(value, bool) else str(value)
-             for key, value in item.wanted.settings.items()}  # fmt: skip
+    requested = {key: str(value).lower() if isinstance(value, bool) else str(value)
+             for key, value in item.desired.settings.items()}  # fmt: skip
     changes = [
-        (f"settings.{key}", found.settings[key], value)
-        for key, value in given.items()
-        if key in found.settings and found.settings[key] != value
+        (f"settings.{key}", installation.settings[key], value)
+        for key, value in requested.items()
+        if key in installation.settings and installation.settings[key] != value
     ]
-    if found.state != "installed":
-        changes.insert(0, ("state", found.state, "installed"))
+    if installation.state != "installed":
+        changes.insert(0, ("state", installation.state, "installed"))
     else:
-        changes += [("files or containers", said, "as installed") for said in await _drift(homelab, machine, found)]
+        changes += [
+            ("files or containers", drift, "as installed") for drift in await _drift(homelab, machine, installation)
+        ]
     return Difference(item, name, "update" if changes else "none", item.place, tuple(changes))
 
 
-async def _drift(homelab: Homelab, machine: Machine, found: Installation) -> list[str]:
+async def _drift(homelab: Homelab, machine: Machine, installation: Installation) -> list[str]:
     """What has changed since its installation; only for Compose, other methods have their own tools."""
-    template = load_catalogue(homelab.settings.catalogue).services.get(found.service)
-    command = await find_compose(machine) if found.method == "compose" and template else None
+    template = load_catalogue(homelab.settings.catalogue).services.get(installation.service)
+    command = await find_compose(machine) if installation.method == "compose" and template else None
     if template is None or command is None:
         return []
     return await Project(machine, command, homelab.settings.services_folder, template.id).drift(template)

@@ -12,13 +12,24 @@ from typing import Any, Literal
 import msgspec
 
 from quorate.documents import Unreadable, read_yaml
-from quorate.hints import INFRA_VALIDATE, see
+from quorate.hints import see, tools
 from quorate.homelab.host import Host, validate_host
-from quorate.homelab.workloads import request
-from quorate.homelab.workloads.model import EngineName, Port, Pull, Restart
+from quorate.homelab.workloads.workload import (
+    EngineName,
+    Port,
+    Pull,
+    Restart,
+    environment,
+    parse_image,
+    parse_labels,
+    parse_mounts,
+    parse_name,
+    parse_ports,
+)
 from quorate.problems import BadArgument, Problem
 from quorate.ssh.target import SSH_PORT
-from quorate.state.canonical import canonical
+from quorate.state.chain import canonical
+from quorate.units import count_of
 
 MAX_ITEMS = 500
 MAX_COPIES = 50
@@ -56,7 +67,7 @@ class WantedGuest(Strict, frozen=True):
     cluster: str = ""
     """Optional if there is only one."""
     template: str = ""
-    """For a new container."""
+    """The template of a new container."""
     clone: str = ""
     """The guest or template to clone, instead of creating a new guest."""
     cores: int | None = None
@@ -108,7 +119,7 @@ class Item:
     kind: str
     """host, guest, workload or service"""
     name: str
-    wanted: Any
+    desired: Any
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -120,11 +131,11 @@ class Item:
     @property
     def place(self) -> str:
         """The machine it runs on, if any."""
-        return self.wanted.host if isinstance(self.wanted, WantedWorkload | WantedService) else ""
+        return self.desired.host if isinstance(self.desired, WantedWorkload | WantedService) else ""
 
     def copies(self) -> list[str]:
         """The first copy has the plain name, so that scaling never renames anything."""
-        count = getattr(self.wanted, "replicas", 1)
+        count = getattr(self.desired, "replicas", 1)
         return [copy_name(self.name, number) for number in range(1, count + 1)]
 
 
@@ -145,12 +156,12 @@ class Fault:
 class Document:
     name: str
     items: Mapping[str, Item]
-    """By name, in the order of the document."""
+    """Name -> item, in the order of the document."""
 
     def to_builtins(self) -> dict[str, Any]:
         content: dict[str, Any] = {"name": self.name}
         for item in self.items.values():
-            content.setdefault(f"{item.kind}s", {})[item.name] = msgspec.to_builtins(item.wanted)
+            content.setdefault(f"{item.kind}s", {})[item.name] = msgspec.to_builtins(item.desired)
         return content
 
     @property
@@ -160,8 +171,8 @@ class Document:
 
     def needs(self, item: Item) -> list[str]:
         """Its declared needs, and those implied by its place."""
-        implied = [item.place, getattr(item.wanted, "jump", None), getattr(item.wanted, "clone", None)]
-        return list(dict.fromkeys([*item.wanted.needs, *(one for one in implied if one in self.items)]))
+        implied = [item.place, getattr(item.desired, "jump", None), getattr(item.desired, "clone", None)]
+        return list(dict.fromkeys([*item.desired.needs, *(name for name in implied if name in self.items)]))
 
     def order(self) -> list[Item]:
         """Needs come first; otherwise as written. Raises BadArgument for a cycle."""
@@ -170,7 +181,7 @@ class Document:
             above = {first.name: iter(self.needs(first))} if first.name not in placed else {}
             while above:  # items that wait for their needs; not recursive, because a chain may be long
                 waiting, needs = next(reversed(above.items()))
-                name = next((one for one in needs if one not in placed and one in self.items), None)
+                name = next((need for need in needs if need not in placed and need in self.items), None)
                 if name is None:
                     del above[waiting]
                     placed[waiting] = self.items[waiting]
@@ -183,22 +194,22 @@ class Document:
         return list(placed.values())
 
 
-def read_document(given: str | Mapping[str, Any]) -> Document:
+def read_document(source: str | Mapping[str, Any]) -> Document:
     """The document. Raises BadArgument if anything is wrong with it."""
-    document, faults = examine_document(given)
+    document, faults = examine_document(source)
     if faults:
         raise BadArgument(
             "The document cannot be used",
             why="; ".join(map(str, faults[:10])),
-            next_step=see("See everything that is wrong", INFRA_VALIDATE),
-            facts={"faults": [str(one) for one in faults[:50]]},
+            next_step=see("See everything that is wrong", tools.infra_validate),
+            facts={"faults": [str(fault) for fault in faults[:50]]},
         )
     return document
 
 
-def examine_document(given: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
+def examine_document(source: str | Mapping[str, Any]) -> tuple[Document, list[Fault]]:
     """What can be read of it, and everything that is wrong with it."""
-    content = load_document(given)
+    content = load_document(source)
     faults = [
         Fault(str(key), f"is unknown; use name, {', '.join(KINDS)}")
         for key in content
@@ -220,17 +231,17 @@ def examine_document(given: str | Mapping[str, Any]) -> tuple[Document, list[Fau
             elif item:
                 items[item.name] = item
     if len(items) > MAX_ITEMS:
-        faults.append(Fault("", f"It has {len(items)} items; the limit is {MAX_ITEMS}"))
+        faults.append(Fault("", f"It has {count_of(len(items), 'item')}; the limit is {MAX_ITEMS}"))
     document = Document("" if name is None else str(name), items)
     faults += _between(document)
     return document, faults
 
 
-def load_document(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
+def load_document(source: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(source, Mapping):
+        return source
     try:
-        content = read_yaml(given, aliases=False)
+        content = read_yaml(source, aliases=False)
     except Unreadable as fault:
         raise BadArgument(f"The document {fault}") from None
     if not isinstance(content, Mapping):
@@ -259,50 +270,50 @@ def _item(kind: str, name: str, value: Any, type_: type[Any], faults: list[Fault
 
 
 def _of_itself(item: Item) -> Iterator[str]:
-    wanted = item.wanted
-    if not 0 <= getattr(wanted, "replicas", 1) <= MAX_COPIES:
+    requested = item.desired
+    if not 0 <= getattr(requested, "replicas", 1) <= MAX_COPIES:
         yield f"replicas must be 0 to {MAX_COPIES}"
     try:
-        if isinstance(wanted, WantedHost):
-            wanted.host(item.name)
-        elif isinstance(wanted, WantedWorkload):
-            request.name(item.name)
-            request.image(wanted.image)
-            request.ports(wanted.ports)
-            request.mounts(wanted.volumes)
-            request.environment({**wanted.env, **wanted.secrets})
-            request.labels(wanted.labels)
+        if isinstance(requested, WantedHost):
+            requested.host(item.name)
+        elif isinstance(requested, WantedWorkload):
+            parse_name(item.name)
+            parse_image(requested.image)
+            parse_ports(requested.ports)
+            parse_mounts(requested.volumes)
+            environment({**requested.env, **requested.secrets})
+            parse_labels(requested.labels)
     except Problem as problem:
         yield str(problem)
-    if isinstance(wanted, WantedWorkload):
-        for one in wanted.env:
-            if _SECRET.search(one):
-                yield f"env.{one} looks like a secret: documents are stored, so use a reference under secrets"
-    if isinstance(wanted, WantedGuest):
-        yield from _of_guest(wanted)
-    if isinstance(wanted, WantedService) and wanted.unit:
-        if wanted.service or wanted.settings:
+    if isinstance(requested, WantedWorkload):
+        for variable in requested.env:
+            if _SECRET.search(variable):
+                yield f"env.{variable} looks like a secret: documents are stored, so use a reference under secrets"
+    if isinstance(requested, WantedGuest):
+        yield from _of_guest(requested)
+    if isinstance(requested, WantedService) and requested.unit:
+        if requested.service or requested.settings:
             yield "a service has either a unit or a place in the catalog"
-        if "[Service]" not in wanted.unit:
+        if "[Service]" not in requested.unit:
             yield "unit must be the text of a unit file, with [Unit] and [Service]"
 
 
-def _of_guest(wanted: WantedGuest) -> Iterator[str]:
-    if wanted.type == "ct" and not (wanted.template or wanted.clone):
+def _of_guest(guest: WantedGuest) -> Iterator[str]:
+    if guest.type == "ct" and not (guest.template or guest.clone):
         yield "a container needs a template, or clone"
-    if wanted.template and (wanted.clone or wanted.type == "vm"):
+    if guest.template and (guest.clone or guest.type == "vm"):
         yield "template is for a new container only"
     own = {"name", "hostname", "start", "guest", "vmid"}
-    own |= {name for name in ("template", "cores", "memory") if getattr(wanted, name)}
-    if taken := own & wanted.settings.keys():
-        yield f"settings.{min(taken)} comes from the document itself"
-    if found := [one for one in wanted.settings if _SECRET.search(one)]:
-        yield f"settings.{found[0]} is a secret, and documents are stored: use ssh_keys, or set it afterwards"
+    own |= {name for name in ("template", "cores", "memory") if getattr(guest, name)}
+    if clashing := own & guest.settings.keys():
+        yield f"settings.{min(clashing)} comes from the document itself"
+    if secrets := [name for name in guest.settings if _SECRET.search(name)]:
+        yield f"settings.{secrets[0]} is a secret, and documents are stored: use ssh_keys, or set it afterwards"
 
 
 def _between(document: Document) -> Iterator[Fault]:
     for item in document.items.values():
-        for name in item.wanted.needs:
+        for name in item.desired.needs:
             if name not in document.items:
                 yield Fault(f"{item.path}.needs", f"the document has no item {name!r}")
     yield from _same_copies(document)
@@ -326,7 +337,7 @@ def _same_ports(document: Document) -> Iterator[Fault]:
     seen: dict[tuple[str, int, str], list[tuple[str, Item]]] = {}
     for item in document.items.values():
         for number, _ in enumerate(item.copies() if item.kind == "workload" else ()):
-            for port in _spread(item.wanted, number):
+            for port in _spread(item.desired, number):
                 if port.outside is None:
                     continue
                 if port.outside > 65535:
@@ -338,16 +349,16 @@ def _same_ports(document: Document) -> Iterator[Fault]:
                 there.append((port.address, item))
 
 
-def _spread(wanted: WantedWorkload, number: int) -> Iterator[Port]:
+def _spread(workload: WantedWorkload, number: int) -> Iterator[Port]:
     try:
-        yield from spread_ports(wanted, number)
+        yield from spread_ports(workload, number)
     except Problem:
         return  # reported separately
 
 
-def spread_ports(wanted: WantedWorkload, number: int) -> tuple[Port, ...]:
+def spread_ports(workload: WantedWorkload, number: int) -> tuple[Port, ...]:
     """The ports of a copy, counted from 0: each copy uses the host ports after those of the previous one."""
-    ports = request.ports(wanted.ports)
+    ports = parse_ports(workload.ports)
     outside = sorted({port.outside for port in ports if port.outside})
     close = any(after - before < MAX_COPIES for before, after in itertools.pairwise(outside))
     step = outside[-1] - outside[0] + 1 if close else 1  # else copies would collide

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quorate.homelab.machines import Machine
 from quorate.problems import GuestRefused, TimedOut
-from quorate.ssh.access import SshAccess
+from quorate.ssh.settings import SshAccess
 
 KEPT = 256 * 1024
 LONGEST_LINE = 8 * 1024 * 1024
@@ -84,11 +84,11 @@ async def run_program(
     )
     assert process.stderr is not None
     ended = ProgramExit(-1, "")
-    said = asyncio.ensure_future(_read_tail(process.stderr))
+    tail = asyncio.ensure_future(_read_tail(process.stderr))
     try:
         async with asyncio.timeout(seconds):
             yield process, ended
-            ended.stderr = (await said).decode("utf-8", "replace")
+            ended.stderr = (await tail).decode("utf-8", "replace")
             ended.exit_code = await process.wait()
     except TimeoutError:
         raise TimedOut(f"{Path(argv[0]).name} did not end within {seconds:g} s") from None
@@ -97,9 +97,9 @@ async def run_program(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             await _wait_for_end(process)
-        said.cancel()
+        tail.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await said
+            await tail
 
 
 async def capture_output(

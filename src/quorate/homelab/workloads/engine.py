@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from quorate.hints import Advice
-from quorate.homelab.workloads.model import EngineName, Power, Spec, Workload
+from quorate.homelab.workloads.workload import EngineName, Power, Spec, Workload
 from quorate.problems import Conflict, NotConfigured, NotFound, Problem, TaskFailed
-from quorate.pve.clock import Clock, SystemClock
+from quorate.pve.connection import Clock, SystemClock
 from quorate.pve.tasks import Report
 from quorate.suggestions import suggest
 
@@ -22,7 +22,7 @@ HEALTH_SECONDS = 30
 """How long a workload with a health check may take before it is reported as `starting`."""
 LAST_WORDS = 20
 PULL_SHARE = 80.0
-"""Of the progress, in percent."""
+"""The share of the progress bar that pulling takes, in percent."""
 
 Fill = Callable[[], Awaitable[None]]
 
@@ -37,8 +37,6 @@ class DeploymentResult:
 
 @dataclass
 class Engine(abc.ABC):
-    """One engine on one machine."""
-
     name: EngineName
     how: str
     """How it is reached, for people: `API 1.41 on /run/docker.sock`."""
@@ -110,9 +108,9 @@ class Engine(abc.ABC):
         return None
 
     async def get(self, name: str) -> Workload:
-        if found := await self.find(name):
-            return found
-        names = [one.name for one in await self.list()]
+        if workload := await self.find(name):
+            return workload
+        names = [workload.name for workload in await self.list()]
         hint = suggest(name, names, f"Use {', '.join(names[:20])}" if names else "There is none")
         raise NotFound(f"{self.name} has no workload {name!r} there", next_step=hint)
 
@@ -191,9 +189,9 @@ class Engine(abc.ABC):
 
     async def _did_not_come_up(self, now: Workload) -> Problem:
         try:
-            said = await self.logs(now.name, LAST_WORDS)
+            log = await self.logs(now.name, LAST_WORDS)
         except Problem:
-            said = ""
+            log = ""
         code = f" with exit code {now.exit_code}" if now.exit_code is not None and not now.running else ""
         again = now.restarts or now.state == "restarting"
         state = "keeps restarting" if again else f"is {now.health or now.state}{code}"
@@ -201,7 +199,7 @@ class Engine(abc.ABC):
             f"{now.name} did not stay up: it {state}",
             why=now.error or None,
             next_step="It was removed again; fix what its last log lines show",
-            facts={"log": said.splitlines()} if said else {},
+            facts={"log": log.splitlines()} if log else {},
         )
 
     async def _put_back(self, kept: str, old: Workload, error: BaseException) -> None:

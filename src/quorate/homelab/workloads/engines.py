@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from quorate.hints import WORKLOAD_LIST, see
+from quorate.hints import see, tools
 from quorate.homelab.machines import Machine
-from quorate.homelab.workloads import request
-from quorate.homelab.workloads.docker_api import DockerApi
-from quorate.homelab.workloads.docker_cli import DockerCli
+from quorate.homelab.workloads.docker import DockerApi, DockerCli
 from quorate.homelab.workloads.engine import Engine
 from quorate.homelab.workloads.lxd import Lxd, LxdQuery
-from quorate.homelab.workloads.model import EngineName, Workload
 from quorate.homelab.workloads.unix_http import UnixSocket
+from quorate.homelab.workloads.workload import EngineName, Workload, parse_name
 from quorate.inside.transport import Command
 from quorate.problems import BadArgument, GuestRefused, NotConfigured, NotFound, Problem
-from quorate.pve.clock import Clock, SystemClock
+from quorate.pve.connection import Clock, SystemClock
 
 EVERY: tuple[EngineName, ...] = ("docker", "podman", "lxd", "incus")
 # The socket of each engine: from its own variable, else from the usual places. The login may not be allowed to see a
@@ -47,11 +45,11 @@ async def detect_engines(
     sockets, programs = await _look(machine)
     names = (only,) if only else EVERY
     tried = await asyncio.gather(*(_try_engine(name, machine, sockets.get(name), programs, clock) for name in names))
-    found = [one for one in tried if isinstance(one, Engine)]
-    trouble = {name: one for name, one in zip(names, tried, strict=True) if isinstance(one, Problem)}
-    if not found:
+    engines = [engine for engine in tried if isinstance(engine, Engine)]
+    trouble = {name: problem for name, problem in zip(names, tried, strict=True) if isinstance(problem, Problem)}
+    if not engines:
         raise next(iter(trouble.values()), None) or _none(machine, only)
-    return found, {name: str(problem) for name, problem in trouble.items()}
+    return engines, {name: str(problem) for name, problem in trouble.items()}
 
 
 async def list_engines(machine: Machine, clock: Clock | None = None, only: EngineName | None = None) -> list[Engine]:
@@ -61,38 +59,37 @@ async def list_engines(machine: Machine, clock: Clock | None = None, only: Engin
 
 async def select_engine(machine: Machine, clock: Clock, name: EngineName | None) -> Engine:
     """The named engine, or the only one."""
-    found = await list_engines(machine, clock, name)
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found)
+    engines = await list_engines(machine, clock, name)
+    if len(engines) > 1:
+        names = ", ".join(engine.name for engine in engines)
         raise BadArgument(f"{machine} has several engines", why=f"They are {names}", next_step="Choose one with engine")
-    return found[0]
+    return engines[0]
 
 
 async def find_workload(
     machine: Machine, clock: Clock, workload: str, name: EngineName | None
 ) -> tuple[Engine, Workload]:
     """The engine that has a workload of that name, and the workload."""
-    request.name(workload)  # it becomes part of a path or command line
+    parse_name(workload)  # it becomes part of a path or command line
     there, silent = await detect_engines(machine, clock, name)
-    found = [(engine, one) for engine in there if (one := await engine.find(workload))]
-    if len(found) > 1:
-        names = ", ".join(engine.name for engine, _ in found)
+    matches = [(engine, match) for engine in there if (match := await engine.find(workload))]
+    if len(matches) > 1:
+        names = ", ".join(engine.name for engine, _ in matches)
         raise BadArgument(f"{workload!r} is ambiguous", why=f"{names} have one", next_step="Choose one with engine")
-    if found:
-        return found[0]
+    if matches:
+        return matches[0]
     if len(there) == 1 and not silent:
         return there[0], await there[0].get(workload)  # its error lists what exists
-    why = "; ".join(f"{one} did not answer: {words}" for one, words in silent.items())
-    advice = see("See what exists", WORKLOAD_LIST)
+    why = "; ".join(f"{engine} did not answer: {words}" for engine, words in silent.items())
+    advice = see("See what exists", tools.workload_list)
     raise NotFound(f"{machine} has no workload {workload!r}", why=why or None, next_step=advice)
 
 
 async def _look(machine: Machine) -> tuple[dict[str, str], set[str]]:
     output = await machine.transport.run(Command(("/bin/sh", "-c", _LOOK)))
     if output.exit_code != 0:
-        said = output.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise GuestRefused(f"The engines of {machine} could not be detected", why=f"It said: {said}")
-    lines = [line.split(" ", 2) for line in output.stdout.decode("utf-8", "replace").splitlines()]
+        raise GuestRefused(f"The engines of {machine} could not be detected", why=f"It said: {output.complaint[-300:]}")
+    lines = [line.split(" ", 2) for line in output.text.splitlines()]
     sockets = {line[1]: line[2] for line in lines if line[0] == "socket" and len(line) == 3}
     return sockets, {line[1] for line in lines if line[0] == "program" and len(line) == 3}
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import h11
 import msgspec
 
 from quorate.documents import Unreadable, read_json
@@ -58,7 +59,7 @@ class UnixSocket:
         self.machine = machine
         self.path = path
         self._root = root
-        """Whether curl runs as root; the socket of a user's own engine belongs to that user."""
+        """True if curl runs as root; the socket of a user's own engine belongs to that user."""
         self._direct: bool | None = None if isinstance(machine.transport, SshTransport) else False
 
     @property
@@ -132,10 +133,10 @@ class UnixSocket:
             raise self._curl_problem(output, method)
 
     def _curl_problem(self, output: Output, method: str) -> Problem:
-        said = output.stderr.decode("utf-8", "replace").strip()[-500:]
+        complaint = output.complaint[-500:]
         if output.exit_code in _BROKE_OFF:
-            return _no_answer(f"The response of {self.path} on {self.machine} was lost", method, said)
-        if output.exit_code == _NO_CURL or "curl: not found" in said or "curl: command not found" in said:
+            return _no_answer(f"The response of {self.path} on {self.machine} was lost", method, complaint)
+        if output.exit_code == _NO_CURL or "curl: not found" in complaint or "curl: command not found" in complaint:
             return NotConfigured(
                 f"{self.path} on {self.machine} cannot be reached",
                 why="The SSH server does not open it for this login, and curl is not installed there",
@@ -145,17 +146,15 @@ class UnixSocket:
             return NotFound(f"Nothing listens on {self.path} of {self.machine}", next_step="Start the service there")
         return Unreachable(
             f"{self.path} on {self.machine} cannot be opened",
-            why=f"It said: {said}" if said else f"curl ended with exit code {output.exit_code}",
+            why=f"It said: {complaint}" if complaint else f"curl ended with exit code {output.exit_code}",
             next_step=either("Log in as root", Advice("set {sudo_password} for the host", sudo_password=NAMED)),
         )
 
 
 class Exchange:
-    """One HTTP/1.1 request and its response, read as the bytes arrive. Of a longer body only the beginning is kept."""
+    """One HTTP/1.1 request and its response, read as the bytes arrive. A longer body is cut at the limit."""
 
     def __init__(self, method: str, path: str, data: bytes = b"", *, max_body: int = MAX_BODY) -> None:
-        import h11  # only needed where there are engines
-
         self.method = method
         self.status = 0
         self.body = bytearray()
@@ -181,8 +180,6 @@ class Exchange:
             raise _broken_off()
 
     def _read(self, data: bytes) -> bytes:
-        import h11
-
         fresh = bytearray()
         try:
             self._connection.receive_data(data)
@@ -253,7 +250,7 @@ async def _over(stream: SocketStream, reader: _Reader) -> None:
 
 
 def _no_answer(what: str, method: str, why: str | None = None) -> Problem:
-    """A change without a response may have happened."""
+    """The problem of a missing response. A change may have happened anyway."""
     if method == "GET":
         return TimedOut(what, why=why)
     return OutcomeUnknown(what, why=why, next_step="The change may have been made: check before you repeat it")

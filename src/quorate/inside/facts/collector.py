@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from quorate.hints import GUEST_INFO, HOST_EXEC, Advice, see
-from quorate.inside.facts import devices, machine, network, software, storage
+from quorate.hints import Advice, see, tools
+from quorate.inside.facts import machine, network, software
 from quorate.inside.facts.model import EVERY_SECTION, SECTIONS, Facts
 from quorate.inside.facts.script import Answers, build_script, sources_of, split_answers
+from quorate.inside.facts.system import disks, filesystems, gpus, only_local, pci, usb
 from quorate.inside.transport import Command, Job, Transport
 from quorate.problems import GuestRefused, Problem, TimedOut
 
@@ -23,7 +24,7 @@ MAX_ROWS = 500
 MAX_TEXT = 1000
 """Characters of one text."""
 SHARE = 6
-"""Each program gets this fraction of the whole time."""
+"""Each program gets the whole time divided by this."""
 STOP_SECONDS = 2.0
 
 _READERS: Mapping[str, Callable[[Answers], Any]] = {
@@ -31,12 +32,12 @@ _READERS: Mapping[str, Callable[[Answers], Any]] = {
     "system": machine.system,
     "cpu": machine.cpu,
     "memory": machine.memory,
-    "disks": storage.disks,
-    "filesystems": storage.filesystems,
+    "disks": disks,
+    "filesystems": filesystems,
     "network": network.network,
-    "usb": devices.usb,
-    "pci": devices.pci,
-    "gpus": devices.gpus,
+    "usb": usb,
+    "pci": pci,
+    "gpus": gpus,
     "containers": software.containers,
     "vms": software.vms,
     "ports": network.ports,
@@ -70,7 +71,7 @@ async def collect_answers(
     if transport.system != "posix":
         raise GuestRefused(
             f"{label} has no POSIX shell, so its facts cannot be collected",
-            next_step=Advice("For a Windows guest, ask its agent", GUEST_INFO),
+            next_step=Advice("For a Windows guest, ask its agent", tools.guest_info),
         )
     mark = secrets.token_hex(12)
     patience = str(max(1, round(seconds / SHARE if each is None else each)))
@@ -79,7 +80,7 @@ async def collect_answers(
     answers = split_answers(output, mark)
     if answers is None:
         raise GuestRefused(
-            f"{label} does not answer like a POSIX system", next_step=see("See what a command prints", HOST_EXEC)
+            f"{label} does not answer like a POSIX system", next_step=see("See what a command prints", tools.host_exec)
         )
     return answers
 
@@ -98,7 +99,7 @@ async def collect_facts(
 
 def read_facts(answers: Answers, sections: Collection[str] = SECTIONS) -> Facts:
     """Parse the answers. Nothing is guessed: sections without an answer are listed with the reason."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     not_known: dict[str, str] = {}
     for section in EVERY_SECTION:
         if section not in sections:
@@ -106,10 +107,10 @@ def read_facts(answers: Answers, sections: Collection[str] = SECTIONS) -> Facts:
         value = _truncate(_READERS[section](answers))
         if _is_empty_without_answers(section, value, answers):
             value = None
-        found[section] = value
+        values[section] = value
         if reason := _reason(section, value, answers):
             not_known[section] = reason
-    return Facts(**found, not_known=not_known)
+    return Facts(**values, not_known=not_known)
 
 
 async def _output(transport: Transport, label: str, command: Command, seconds: float) -> str:
@@ -153,10 +154,10 @@ def _truncate(value: Any) -> Any:
     if isinstance(value, str):
         return value[:MAX_TEXT]
     if isinstance(value, tuple):
-        return tuple(_truncate(one) for one in value[:MAX_ROWS])
+        return tuple(_truncate(item) for item in value[:MAX_ROWS])
     if isinstance(value, msgspec.Struct):
         parts = {name: getattr(value, name) for name in value.__struct_fields__}
-        return msgspec.structs.replace(value, **{name: _truncate(one) for name, one in parts.items()})
+        return msgspec.structs.replace(value, **{name: _truncate(part) for name, part in parts.items()})
     return value
 
 
@@ -170,7 +171,7 @@ def _is_empty_without_answers(section: str, value: Any, answers: Answers) -> boo
 def _reason(section: str, value: Any, answers: Answers) -> str | None:
     if section in ("containers", "vms") and (refused := software.refusals(answers, section)):
         return refused
-    if section == "filesystems" and value is not None and storage.only_local(answers):
+    if section == "filesystems" and value is not None and only_local(answers):
         return "df did not end in time, perhaps because a file server is gone: only local file systems are listed"
     if section == "network" and value is not None and not value.interfaces:
         return "No source lists its interfaces"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from quorate.inside.facts.model import Cpu, Hardware, Memory, System, Time, Uptime, User
-from quorate.inside.facts.parsing import fraction, name, number, rows, settings
 from quorate.inside.facts.script import Answers
+from quorate.inside.facts.system import fraction, name, number, rows, settings
 
 _KIB = 1024
 _UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
@@ -17,18 +17,14 @@ _UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 def hardware(answers: Answers) -> Hardware | None:
     sysctl = settings(answers.get("sysctl"), ":")
-    vendor, model = _two_lines(answers.get("dmi") or answers.get("kenv"))
+    lines = (answers.get("dmi") or answers.get("kenv")).split("\n")
+    vendor, model = (name(line) for line in [*lines, ""][:2])
     if not model:
         model = name(answers.get("device_tree"))
     if not model and answers.get("sw_vers"):
         vendor, model = "Apple", name(sysctl.get("hw.model", ""))
-    found = Hardware(vendor, model, _virtualisation(answers, sysctl))
-    return found if found != Hardware() else None
-
-
-def _two_lines(text: str) -> tuple[str | None, str | None]:
-    lines = [*text.split("\n"), "", ""]
-    return name(lines[0]), name(lines[1])
+    facts = Hardware(vendor, model, _virtualisation(answers, sysctl))
+    return facts if facts != Hardware() else None
 
 
 def _virtualisation(answers: Answers, sysctl: dict[str, str]) -> str | None:
@@ -54,21 +50,21 @@ def system(answers: Answers) -> System | None:
         lines[1:-2] = [" ".join(lines[1:-2])]
     family, hostname, kernel, architecture = (name(line) for line in [*lines, "", "", ""][:4])
     identity, title, version = _release(answers)
-    found = System(
+    facts = System(
         hostname, family.lower() if family else None, identity, title, version, kernel, architecture
     )  # fmt: skip
-    return found if found != System() else None
+    return facts if facts != System() else None
 
 
 def _release(answers: Answers) -> tuple[str | None, str | None, str | None]:
     """Id, name and version; those of a product before those of the system it is built on."""
-    if found := re.search(r"pve-manager/([0-9][0-9A-Za-z.~-]*)", answers.get("pveversion")):
-        return "proxmox-ve", f"Proxmox VE {found[1]}", found[1]
-    if found := re.search(r"^OPNsense ([0-9][0-9A-Za-z._]*)", answers.get("opnsense")):
-        return "opnsense", f"OPNsense {found[1]}", found[1]
+    if match := re.search(r"pve-manager/([0-9][0-9A-Za-z.~-]*)", answers.get("pveversion")):
+        return "proxmox-ve", f"Proxmox VE {match[1]}", match[1]
+    if match := re.search(r"^OPNsense ([0-9][0-9A-Za-z._]*)", answers.get("opnsense")):
+        return "opnsense", f"OPNsense {match[1]}", match[1]
     truenas = answers.get("etc_version") if answers.get("middleware") else ""
-    if found := re.search(r"^(?:TrueNAS-)?(?:SCALE-)?([0-9][0-9A-Za-z.-]*)", truenas):
-        return "truenas", f"TrueNAS {found[1]}", found[1]
+    if match := re.search(r"^(?:TrueNAS-)?(?:SCALE-)?([0-9][0-9A-Za-z.-]*)", truenas):
+        return "truenas", f"TrueNAS {match[1]}", match[1]
     mac = settings(answers.get("sw_vers"), ":")
     if version := name(mac.get("ProductVersion", "")):
         return "macos", f"{name(mac.get('ProductName', '')) or 'macOS'} {version}", version
@@ -85,11 +81,11 @@ def _release(answers: Answers) -> tuple[str | None, str | None, str | None]:
 
 def cpu(answers: Answers) -> Cpu | None:
     # In a container lscpu counts the processors of the host, /proc/cpuinfo those of the container.
-    found = _merge_cpu(Cpu(threads=number(answers.get("processors"))), _lscpu(answers.get("lscpu")))
-    found = _merge_cpu(found, _cpuinfo(answers.get("cpuinfo")))
-    found = _merge_cpu(found, _sysctl_cpu(settings(answers.get("sysctl"), ":"), mac=bool(answers.get("sw_vers"))))
-    found = _merge_cpu(found, Cpu(threads=number(answers.get("getconf"))))
-    return found if found != Cpu() else None
+    merged = _merge_cpu(Cpu(threads=number(answers.get("processors"))), _lscpu(answers.get("lscpu")))
+    merged = _merge_cpu(merged, _cpuinfo(answers.get("cpuinfo")))
+    merged = _merge_cpu(merged, _sysctl_cpu(settings(answers.get("sysctl"), ":"), mac=bool(answers.get("sw_vers"))))
+    merged = _merge_cpu(merged, Cpu(threads=number(answers.get("getconf"))))
+    return merged if merged != Cpu() else None
 
 
 def _merge_cpu(first: Cpu, second: Cpu) -> Cpu:
@@ -112,12 +108,12 @@ def _lscpu(text: str) -> Cpu:
 def _cpuinfo(text: str) -> Cpu:
     """Blocks of `name : value`; those without a processor describe the board."""
     blocks = [settings(block, ":") for block in re.split(r"\n[ \t]*\n", text)]
-    cores = [one for one in blocks if "processor" in one]
+    cores = [block for block in blocks if "processor" in block]
     if not cores:
         return Cpu()
-    physical = {one["physical id"] for one in cores if "physical id" in one}
-    pairs = {(one["physical id"], one["core id"]) for one in cores if "physical id" in one and "core id" in one}
-    model = next((one[key] for one in cores for key in ("model name", "cpu model", "cpu") if one.get(key)), "")
+    physical = {core["physical id"] for core in cores if "physical id" in core}
+    pairs = {(core["physical id"], core["core id"]) for core in cores if "physical id" in core and "core id" in core}
+    model = next((core[key] for core in cores for key in ("model name", "cpu model", "cpu") if core.get(key)), "")
     return Cpu(name(model), len(physical), len(pairs), len(cores))
 
 
@@ -133,8 +129,8 @@ def _sysctl_cpu(values: dict[str, str], *, mac: bool) -> Cpu:
 
 
 def memory(answers: Answers) -> Memory | None:
-    found = _meminfo(answers.get("meminfo")) or _sysctl_memory(answers)
-    return found if found != Memory() else None
+    facts = _meminfo(answers.get("meminfo")) or _sysctl_memory(answers)
+    return facts if facts != Memory() else None
 
 
 def _meminfo(text: str) -> Memory | None:
@@ -156,7 +152,7 @@ def _sysctl_memory(answers: Answers) -> Memory:
         devices = [words for words in rows(answers.get("swapinfo"), 4) if words[0].startswith("/dev/")]
         counted = [(number(words[1]) or 0, number(words[2]) or 0) for words in devices]
         if answers.get("swapinfo"):
-            swap, used = sum(one for one, _ in counted) * _KIB, sum(one for _, one in counted) * _KIB
+            swap, used = sum(size for size, _ in counted) * _KIB, sum(size for _, size in counted) * _KIB
     return Memory(total, None, swap, used)
 
 
@@ -182,9 +178,9 @@ def uptime(answers: Answers) -> Uptime | None:
     if seconds is None and booted and now is not None:
         seconds = max(0, now - int(booted[1]))
     averages = (answers.get("loadavg") or values.get("vm.loadavg", "").strip("{} ")).split()[:3]
-    load = tuple(one for text in averages if (one := fraction(text)) is not None)
-    found = Uptime(None if seconds is None else int(seconds), load)
-    return found if found != Uptime() else None
+    load = tuple(average for text in averages if (average := fraction(text)) is not None)
+    facts = Uptime(None if seconds is None else int(seconds), load)
+    return facts if facts != Uptime() else None
 
 
 def users(answers: Answers) -> tuple[User, ...] | None:
@@ -192,23 +188,23 @@ def users(answers: Answers) -> tuple[User, ...] | None:
     if "who" not in answers.texts:
         return None
     busybox = answers.get("who").startswith("USER")
-    found = []
+    sessions = []
     for words in rows(answers.get("who"), 2):
         if words[:2] == ["USER", "TTY"] or not re.search(r"[0-9]:[0-9]", " ".join(words[2:])):
             continue
         from_afar = words[-1].startswith("(") or (busybox and len(words) > 6)
         origin = words[-1].strip("()") if from_afar else words[1]
-        found.append(User(words[0], name(origin)))
-    if not found and answers.get("who") and not busybox:
+        sessions.append(User(words[0], name(origin)))
+    if not sessions and answers.get("who") and not busybox:
         return None  # an error message
-    return tuple(sorted(set(found), key=lambda user: (user.name, user.origin or "")))
+    return tuple(sorted(set(sessions), key=lambda user: (user.name, user.origin or "")))
 
 
 def time(answers: Answers) -> Time | None:
     values = settings(answers.get("timedatectl"))
     zone = name(values.get("Timezone", "")) or name(answers.get("localtime").rpartition("zoneinfo/")[2])
-    found = Time(zone, _is_synchronized(answers, values))
-    return found if found != Time() else None
+    facts = Time(zone, _is_synchronized(answers, values))
+    return facts if facts != Time() else None
 
 
 def _is_synchronized(answers: Answers, values: dict[str, str]) -> bool | None:
@@ -222,6 +218,6 @@ def _is_synchronized(answers: Answers, values: dict[str, str]) -> bool | None:
 
 
 def temperature(answers: Answers) -> float | None:
-    """Of the hottest sensor that reads like one: a disconnected one shows anything."""
+    """The highest plausible reading; unplugged sensors report garbage."""
     degrees = [value / 1000 for line in answers.get("sensors").splitlines() if (value := number(line)) is not None]
-    return max((one for one in degrees if 1 <= one <= 150), default=None)
+    return max((celsius for celsius in degrees if 1 <= celsius <= 150), default=None)

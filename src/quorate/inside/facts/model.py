@@ -55,7 +55,7 @@ class Cpu(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     sockets: int | None = None
     cores: int | None = None
-    """Of all sockets together."""
+    """In all sockets together."""
     threads: int | None = None
 
 
@@ -80,7 +80,7 @@ class Filesystem(msgspec.Struct, frozen=True, omit_defaults=True):
     size: int | None = None
     used: int | None = None
     free: int | None = None
-    """For ordinary users: file systems reserve blocks for root, so it is less than the size without what is used."""
+    """What ordinary users may still write. File systems reserve blocks for root, so it is less than size minus used."""
 
     @property
     def available(self) -> int | None:
@@ -102,7 +102,7 @@ class Interface(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str | None = None
     """up or down"""
     addresses: tuple[str, ...] = ()
-    """With their prefix: 192.168.1.5/24"""
+    """Each with its prefix, such as 192.168.1.5/24."""
     speed: int | None = None
 
 
@@ -183,6 +183,8 @@ class Updates(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds since the package lists were fetched."""
     restart: str = ""
     """Why the machine has to be restarted; empty if it does not."""
+    unfinished: tuple[str, ...] = ()
+    """Packages that are half-installed or half-configured."""
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quorate.inside.facts.model import Interface, Network, Port
-from quorate.inside.facts.parsing import hexadecimal, json_objects, json_of, name, number, rows
 from quorate.inside.facts.script import Answers
+from quorate.inside.facts.system import hexadecimal, json_objects, json_of, name, number, rows
 
 _MAC = re.compile(r"[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}")
 # They come and go with the guests and containers behind them, and are listed there.
@@ -39,11 +39,11 @@ def network(answers: Answers) -> Network | None:
             break
     else:
         cards = _of_kernel(answers)
-    gateways, dns = _gateways(answers), _dns(answers.get("resolv"))
+    gateways, servers = _gateways(answers), _name_servers(answers.get("resolv"))
     if not cards and not gateways:
         return None
     _add_speeds(cards, answers.get("sys_net"))
-    return Network(tuple(_interfaces(cards)), tuple(gateways), tuple(dns))
+    return Network(tuple(_interfaces(cards)), tuple(gateways), tuple(servers))
 
 
 def _interfaces(cards: dict[str, _Card]) -> Iterable[Interface]:
@@ -59,18 +59,18 @@ def _interfaces(cards: dict[str, _Card]) -> Iterable[Interface]:
 
 
 def _ip_json(text: str) -> dict[str, _Card]:
-    found: dict[str, _Card] = {}
-    for one in json_objects(json_of(text)):
-        label = name(one.get("ifname", ""))
+    cards: dict[str, _Card] = {}
+    for link in json_objects(json_of(text)):
+        label = name(link.get("ifname", ""))
         if label is None:
             continue
-        flags = one.get("flags")
-        card = _Card(_mac(str(one.get("address", ""))), _is_up(str(one.get("operstate", "")), flags))
-        for address in json_objects(one.get("addr_info")):
+        flags = link.get("flags")
+        card = _Card(_mac(str(link.get("address", ""))), _is_up(str(link.get("operstate", "")), flags))
+        for address in json_objects(link.get("addr_info")):
             if address.get("temporary") is not True:
                 card.addresses += _address(str(address.get("local", "")), str(address.get("prefixlen", "")))
-        found[label] = card
-    return found
+        cards[label] = card
+    return cards
 
 
 def _is_up(state: str, flags: object) -> bool | None:
@@ -81,28 +81,28 @@ def _is_up(state: str, flags: object) -> bool | None:
 
 
 def _ip_text(text: str) -> dict[str, _Card]:
-    found: dict[str, _Card] = {}
+    cards: dict[str, _Card] = {}
     card = _Card()
     for line in text.splitlines():
         if head := re.match(r"[0-9]+: ([^:@\s]+)[^<]*<([^>]*)>", line):
             state = re.search(r"\bstate ([A-Z]+)", line)
-            card = found[head[1]] = _Card(None, _is_up(state[1] if state else "", head[2].split(",")))
+            card = cards[head[1]] = _Card(None, _is_up(state[1] if state else "", head[2].split(",")))
             continue
         words = line.split()
         if len(words) > 1 and words[0].startswith("link/"):
             card.mac = _mac(words[1])
         elif len(words) > 1 and words[0] in ("inet", "inet6") and "temporary" not in words:
             card.addresses += _address(*words[1].partition("/")[::2])
-    return found
+    return cards
 
 
 def _ifconfig(text: str) -> dict[str, _Card]:
     """In the formats of BSD, macOS, and old and new net-tools of Linux."""
-    found: dict[str, _Card] = {}
+    cards: dict[str, _Card] = {}
     card = _Card()
     for line in text.splitlines():
         if head := re.match(r"([A-Za-z][^\s:]*(?::[0-9]+)?):?\s+(?:flags=|Link encap)", line):
-            card = found[head[1]] = _Card(up="UP," in line and "RUNNING" in line if "flags=" in line else None)
+            card = cards[head[1]] = _Card(up="UP," in line and "RUNNING" in line if "flags=" in line else None)
         if mac := re.search(rf"(?:ether|HWaddr|lladdr) ({_MAC.pattern})", line):
             card.mac = _mac(mac[1])
         if "RUNNING" in line and re.search(r"\bUP\b", line):
@@ -117,25 +117,25 @@ def _ifconfig(text: str) -> dict[str, _Card]:
             card.addresses += _address(inet6[1], inet6[2])
         if speed := re.search(r"\(([0-9]{2,6})base", line):
             card.speed = int(speed[1])
-    return found
+    return cards
 
 
 def _of_kernel(answers: Answers) -> dict[str, _Card]:
-    """Without any program: the kernel lists its own addresses, and which networks are on which interface."""
-    found = {}
+    """Read interfaces without a program: the kernel lists its addresses, and the networks on each interface."""
+    cards = {}
     for line in answers.get("sys_net").splitlines():
         cells = [*line.split("\t"), "", ""]
-        found[cells[0]] = _Card(_mac(cells[1]), _is_up(cells[2], None))
+        cards[cells[0]] = _Card(_mac(cells[1]), _is_up(cells[2], None))
     for words in rows(answers.get("proc_inet6"), 6):
         value, prefix = hexadecimal(words[0]), hexadecimal(words[2])
         if len(words[0]) == 32 and value is not None and prefix is not None:
-            found.setdefault(words[5], _Card()).addresses += _address(str(ipaddress.IPv6Address(value)), str(prefix))
+            cards.setdefault(words[5], _Card()).addresses += _address(str(ipaddress.IPv6Address(value)), str(prefix))
     networks = [(card, net) for card, net in _attached_networks(answers.get("proc_route"))]
     for local in re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", answers.get("fib_trie")):
         for label, net in networks:
             if _is_ipv4(local) and ipaddress.IPv4Address(local) in net:
-                found.setdefault(label, _Card()).addresses += _address(local, str(net.prefixlen))
-    return found
+                cards.setdefault(label, _Card()).addresses += _address(local, str(net.prefixlen))
+    return cards
 
 
 def _attached_networks(text: str) -> Iterable[tuple[str, ipaddress.IPv4Network]]:
@@ -195,27 +195,27 @@ def _little_endian(text: str) -> ipaddress.IPv4Address | None:
 
 def _gateways(answers: Answers) -> list[str]:
     routes = f"{answers.get('ip_route')}\n{answers.get('ip_route6')}"
-    found = re.findall(r"^default via (\S+) dev (\S+)", routes, re.M)
-    if not found:
-        found = [
+    routed = re.findall(r"^default via (\S+) dev (\S+)", routes, re.M)
+    if not routed:
+        routed = [
             (str(gateway), words[0])
             for words in rows(answers.get("proc_route"), 8)
             if words[1] == words[7] == "00000000" and (gateway := _little_endian(words[2])) and int(gateway)
         ]
-    if not found:
-        found = [
+    if not routed:
+        routed = [
             (words[1], words[3])
             for words in rows(answers.get("netstat_routes"), 4)
             if words[0] == "default" and not words[1].startswith("link#")
         ]
-    return list(dict.fromkeys(f"{gateway.partition('%')[0][:50]} dev {card[:20]}" for gateway, card in found))
+    return list(dict.fromkeys(f"{gateway.partition('%')[0][:50]} dev {card[:20]}" for gateway, card in routed))
 
 
 def search_domains(answers: Answers) -> list[str]:
     return [domain for words in rows(answers.get("resolv"), 2) if words[0] == "search" for domain in words[1:]]
 
 
-def _dns(text: str) -> list[str]:
+def _name_servers(text: str) -> list[str]:
     return list(dict.fromkeys(words[1][:50] for words in rows(text, 2) if words[0] == "nameserver"))
 
 
@@ -225,23 +225,25 @@ def _dns(text: str) -> list[str]:
 def ports(answers: Answers) -> tuple[Port, ...] | None:
     for source, read in (("ss", _ss), ("sockstat", _sockstat), ("netstat", _netstat), ("lsof", _lsof)):
         text = "" if source in answers.late else answers.get(source)
-        found = list(read(text))
-        if found or (text and re.search(_HEADINGS[source], text)):
-            return _merge_ports(found)
+        listening = list(read(text))
+        if listening or (text and re.search(_HEADINGS[source], text)):
+            return _merge_ports(listening)
     files = ("proc_tcp", "proc_tcp6", "proc_udp", "proc_udp6")
-    if any(one in answers.texts for one in files):
-        return _merge_ports([port for one in files for port in _proc_net(answers.get(one), one[5:8])])
+    if any(source in answers.texts for source in files):
+        return _merge_ports([port for source in files for port in _proc_net(answers.get(source), source[5:8])])
     return None
 
 
 _HEADINGS = {"ss": r"^Netid\b", "sockstat": r"^USER\b", "netstat": r"\bProto\b", "lsof": r"^COMMAND\b"}
 
 
-def _merge_ports(found: Iterable[Port]) -> tuple[Port, ...]:
+def _merge_ports(listening: Iterable[Port]) -> tuple[Port, ...]:
     """One row for each port: a server that listens on all IPv4 and IPv6 addresses has two sockets."""
     rows: dict[tuple[str, int, str], set[str]] = {}
-    for one in found:
-        rows.setdefault((one.protocol, one.port, one.address), set()).update({one.process} if one.process else ())
+    for socket in listening:
+        rows.setdefault((socket.protocol, socket.port, socket.address), set()).update(
+            {socket.process} if socket.process else ()
+        )
     return tuple(
         Port(protocol, address, port, ", ".join(sorted(names)) or None)
         for (protocol, port, address), names in sorted(rows.items())
@@ -291,8 +293,8 @@ def _proc_net(text: str, protocol: str) -> Iterable[Port]:
     """Rows of number, local and remote address, state; 0A is listening, 07 is an unconnected UDP socket."""
     for words in rows(text, 4):
         host, _, port = words[1].partition(":")
-        count, wanted = hexadecimal(port), "0A" if protocol == "tcp" else "07"
-        if count and count <= 65535 and words[3] == wanted and (address := _hex_address(host)):
+        count, listening = hexadecimal(port), "0A" if protocol == "tcp" else "07"
+        if count and count <= 65535 and words[3] == listening and (address := _hex_address(host)):
             yield Port(protocol, "*" if address in ("0.0.0.0", "::") else address, count)  # noqa: S104
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 MAX_BYTES = 48 * 1024
-"""Of one answer."""
+"""The most that is kept of one answer."""
 
 # A program that does not end is killed together with its children where setsid exists; nothing else ends one that waits
 # for a file server. No timer is portable, so a background `sleep` serves as one and is killed when it is not needed.
@@ -77,6 +77,9 @@ _LISTS = shlex.quote(
     "now=$(date +%s); for f in /var/lib/apt/periodic/update-success-stamp /var/lib/apt/lists/partial "
     "/var/lib/apt/lists /var/cache/apk /lib/apk/db/installed /var/cache/dnf /var/lib/pacman/sync; do "
     '[ ! -e "$f" ] || { echo $((now - $(stat -c %Y "$f"))); break; }; done'
+)
+_UNFINISHED = shlex.quote(
+    "dpkg-query -W -f '${db:Status-Status} ${Package}\\n' | grep -E '^(half-|unpacked|triggers-)'"
 )
 _NOT_LINUX = '[ "$(uname -s)" != Linux ]'
 
@@ -164,6 +167,7 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     ("temperature", f"script sensors {_SENSORS}"),
     ("updates", f"script restart {_RESTART}"),
     ("updates", f"script lists_age {_LISTS}"),
+    ("updates", f"! there dpkg-query || script unfinished {_UNFINISHED}"),
     ("updates", "ask apt apt-get -s -q -o Debug::NoLocking=1 dist-upgrade"),
     ("updates", "ask apk apk version -l '<'"),
     ("updates", "ask dnf dnf -q -C check-update"),
@@ -201,7 +205,7 @@ _NAME = re.compile(r"\b(?:ask|script|file) ([a-z0-9_]+) ")
 
 
 def split_answers(output: str, mark: str) -> Answers | None:
-    """None if the script did not run at all."""
+    """The answers of all sources; None if the script did not run at all."""
     texts: dict[str, str] = {}
     late: set[str] = set()
     current = ""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from quorate.inside.facts.model import Container, Services, Updates, Vm
-from quorate.inside.facts.parsing import name, number, rows
 from quorate.inside.facts.script import Answers
+from quorate.inside.facts.system import name, number, rows
 
 _SOURCES = {
     "containers": ("docker", "podman", "lxd", "incus", "lxc_ls", "jls", "pct"),
@@ -18,7 +18,7 @@ _ERROR = re.compile(r"denied|cannot connect|can't|unable|error|fail|not permitte
 
 def containers(answers: Answers) -> tuple[Container, ...]:
     """Empty on a machine without an engine; an engine that does not answer is reported by `refusals`."""
-    found = [
+    listed = [
         *_of_docker("docker", _output(answers, "docker")),
         *_of_docker("podman", answers.get("podman")),
         *(Container(engine, *row[:2]) for engine in ("lxd", "incus") for row in _csv(answers, engine) if not row[2]),
@@ -27,16 +27,16 @@ def containers(answers: Answers) -> tuple[Container, ...]:
         *(Container("jail", words[0], "running") for words in rows(answers.get("jls")) if len(words) == 1),
         *_pct(answers.get("pct")),
     ]
-    return tuple(sorted(set(found), key=lambda one: (one.engine, one.name)))
+    return tuple(sorted(set(listed), key=lambda container: (container.engine, container.name)))
 
 
 def vms(answers: Answers) -> tuple[Vm, ...]:
-    found = [
+    listed = [
         *_qm(answers.get("qm")),
         *_virsh(answers.get("virsh")),
         *(Vm(engine, *row[:2]) for engine in ("lxd", "incus") for row in _csv(answers, engine) if row[2]),
     ]
-    return tuple(sorted(set(found), key=lambda one: (one.manager, one.name)))
+    return tuple(sorted(set(listed), key=lambda vm: (vm.manager, vm.name)))
 
 
 def refusals(answers: Answers, section: str) -> str | None:
@@ -125,7 +125,7 @@ def services(answers: Answers) -> Services | None:
 
 
 def _in_state(states: list[tuple[str, str]], state: str) -> tuple[str, ...]:
-    return tuple(sorted({label for label, one in states if one == state}))
+    return tuple(sorted({label for label, reported in states if reported == state}))
 
 
 def _systemctl(text: str) -> Iterable[tuple[str, str]]:
@@ -138,8 +138,8 @@ def _systemctl(text: str) -> Iterable[tuple[str, str]]:
 
 
 def _rc_status(text: str) -> Iterable[tuple[str, str]]:
-    for found in re.finditer(r"^\s*(\S+)\s.*\[\s*(started|crashed)\b", text, re.M):
-        yield found[1], "running" if found[2] == "started" else "failed"
+    for match in re.finditer(r"^\s*(\S+)\s.*\[\s*(started|crashed)\b", text, re.M):
+        yield match[1], "running" if match[2] == "started" else "failed"
 
 
 def _launchctl(text: str) -> Iterable[tuple[str, str]]:
@@ -154,8 +154,8 @@ def _launchctl(text: str) -> Iterable[tuple[str, str]]:
 
 
 def _status_all(text: str) -> Iterable[tuple[str, str]]:
-    for found in re.finditer(r"^\s*\[\s*([+-])\s*\]\s+(\S+)", text, re.M):
-        yield found[2], "running" if found[1] == "+" else "stopped"
+    for match in re.finditer(r"^\s*\[\s*([+-])\s*\]\s+(\S+)", text, re.M):
+        yield match[2], "running" if match[1] == "+" else "stopped"
 
 
 # -- updates, as far as the package lists of the machine know them -----------------------------------------------------
@@ -169,15 +169,16 @@ MANAGERS = tuple(_UPDATE_READERS)
 
 
 def updates(answers: Answers) -> Updates | None:
-    """None only if nothing at all could be asked."""
-    manager = next((one for one in _UPDATE_READERS if one in answers.texts and one not in answers.late), None)
+    """A summary of the pending updates; None only if no source answered at all."""
+    manager = next((known for known in _UPDATE_READERS if known in answers.texts and known not in answers.late), None)
     restart = name(answers.get("restart")) or ""
     if manager is None:
         return Updates(restart=restart) if "restart" in answers.texts else None
-    found = parse_updates(manager, answers.get(manager))
-    safe = sum(security for *_, security in found) if manager == "apt" else None
+    pending = parse_updates(manager, answers.get(manager))
+    safe = sum(security for *_, security in pending) if manager == "apt" else None
     age = next((number(words[0]) for words in rows(answers.get("lists_age"))), None)
-    return Updates(manager, len(found), safe, age, restart)
+    unfinished = tuple(words[1] for words in rows(answers.get("unfinished"), 2))
+    return Updates(manager, len(pending), safe, age, restart, unfinished)
 
 
 def parse_updates(manager: str, text: str) -> list[tuple[str, str, str, bool]]:

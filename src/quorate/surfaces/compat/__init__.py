@@ -14,5 +14,5 @@ def system(name: str) -> System:
     """Import and return one system; the others are not loaded."""
     if name not in SYSTEMS:
         raise ConfigError(f"There is no surface {name!r}: choose from native, lean, {', '.join(SYSTEMS)}.")
-    found: System = importlib.import_module(f"quorate.surfaces.compat.{name}").SYSTEM
-    return found
+    declared: System = importlib.import_module(f"quorate.surfaces.compat.{name}").SYSTEM
+    return declared

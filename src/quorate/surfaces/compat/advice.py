@@ -65,33 +65,41 @@ class AdviceTranslator:
         """The call that does the same here, or several that might; never one for the other type of guest."""
         kind = guest.type if guest else _type_of(tool) if tool else None
         known = [
-            (one, native)
-            for one, native in self._tools
+            (candidate, native)
+            for candidate, native in self._tools
             if native.tool == hint.tool
-            and kind in (None, _type_of(one) or kind)
-            and (hint.arguments or tool is None or one.name != tool.name)
+            and kind in (None, _type_of(candidate) or kind)
+            and (hint.arguments or tool is None or candidate.name != tool.name)
         ]
-        given = hint.spelled_arguments
-        fitting = [(one, native) for one, native in known if native.arguments.items() <= given.items()]
+        arguments = hint.spelled_arguments
+        fitting = [(candidate, native) for candidate, native in known if native.arguments.items() <= arguments.items()]
         # A list of VMs shows fewer than all guests, but more than nothing.
-        fitting = fitting or [(one, native) for one, native in known if not one.changes and not given]
+        fitting = fitting or [
+            (candidate, native) for candidate, native in known if not candidate.changes and not arguments
+        ]
         if not fitting:
             instead = INSTEAD.get(hint.tool)
             return self._name_call(ToolHint(instead, hint.arguments), tool, guest) if instead else None
         most = max(len(native.arguments) for _, native in fitting)
         # Some tools need the node of a guest, which ours find.
-        where = {"node": guest.node} if guest and given.get("guest") == str(guest.vmid) and "node" not in given else {}
+        where = (
+            {"node": guest.node}
+            if guest and arguments.get("guest") == str(guest.vmid) and "node" not in arguments
+            else {}
+        )
         calls = [
-            self._spell_call(one, where, {name: value for name, value in given.items() if name not in native.arguments})
-            for one, native in fitting
+            self._spell_call(
+                candidate, where, {name: value for name, value in arguments.items() if name not in native.arguments}
+            )
+            for candidate, native in fitting
             if len(native.arguments) == most
         ]
         return " or ".join(dict.fromkeys(calls))
 
-    def _spell_call(self, tool: Tool, where: Mapping[str, str], given: Mapping[str, str]) -> str:
-        if any(one.required and one.name in where for one in tool.accepted):
-            given = {**where, **given}
-        parts = (f"{theirs}={value}" for name, value in given.items() if (theirs := self._find_argument(tool, name)))
+    def _spell_call(self, tool: Tool, where: Mapping[str, str], fixed: Mapping[str, str]) -> str:
+        if any(parameter.required and parameter.name in where for parameter in tool.accepted):
+            fixed = {**where, **fixed}
+        parts = (f"{theirs}={value}" for name, value in fixed.items() if (theirs := self._find_argument(tool, name)))
         return " ".join([tool.name, *parts])
 
     def _name_argument(self, hint: ArgumentHint, tool: Tool) -> str | None:
@@ -106,11 +114,11 @@ class AdviceTranslator:
     def _spellings(self, tool: Tool, name: str) -> Iterator[str]:
         own = self._arguments.get(name)
         names = (own,) if own else (name, *ARGUMENTS.get(name, ()))
-        return (one for one in names if one in tool.spellings)
+        return (name for name in names if name in tool.spellings)
 
     def _is_optional(self, tool: Tool, name: str) -> bool:
         names = set(self._spellings(tool, name)) - set(tool.needs)
-        return any(names & set(one.spellings) and not one.required for one in tool.accepted)
+        return any(names & set(parameter.spellings) and not parameter.required for parameter in tool.accepted)
 
 
 def _type_of(tool: Tool) -> str | None:

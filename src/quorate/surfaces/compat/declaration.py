@@ -1,10 +1,13 @@
-"""A tool of another server as its `tools.toml` declares it: name, parameters, and the native equivalent."""
+"""What the other servers require before they act: an argument of the caller, a variable of the operator.
+
+These checks come before ours and never replace them: an argument that the model fills in is not an approval.
+"""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -15,11 +18,64 @@ import msgspec
 
 from quorate.hints import ToolHint
 from quorate.operations.registry import Risk
-from quorate.problems import Problem
-from quorate.surfaces.compat.gates import GATES, OPEN, OwnGate
+from quorate.problems import Problem, Refused
 
 if TYPE_CHECKING:
     from quorate.surfaces.compat.execution import ToolCall
+
+
+class ConfirmationMissing(Refused):
+    """An argument that confirms the call is missing."""
+
+
+class OptInMissing(Refused):
+    """The operator has not set the variable that allows the tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGate:
+    """Arguments that must be true, and the variable that the operator must have set."""
+
+    arguments: tuple[str, ...] = ()
+    variable: str | None = None
+    dry_run_by_default: bool = False
+    """Without `dry_run`, the tool only shows what it would do."""
+
+    def objection(self, tool: str, arguments: Mapping[str, Any], opt_ins: Collection[str]) -> Refused | None:
+        dry_run = arguments.get("dry_run")
+        if self.dry_run_by_default if dry_run is None else dry_run:
+            return None  # a dry run needs no confirmation
+        for name in self.arguments:
+            if arguments.get(name) is not True:
+                return ConfirmationMissing(
+                    f"{tool} does nothing without {name}=true",
+                    next_step=f"Ask the person you work for; if they agree, call again with {name}=true",
+                )
+        if self.variable and self.variable not in opt_ins:
+            return OptInMissing(
+                f"{tool} is disabled",
+                why=f"{self.variable} is not set for the server",
+                next_step=f"Only the operator can enable it: start Quorate with {self.variable}={_enabling(self)}",
+            )
+        return None
+
+
+def _enabling(gate: OwnGate) -> str:
+    return "1" if gate.variable == DESTRUCTIVE_VARIABLE else "true"
+
+
+ELEVATED_VARIABLE = "PROXMOX_ALLOW_ELEVATED"
+DESTRUCTIVE_VARIABLE = "PROXMOX_ENABLE_DESTRUCTIVE"
+
+OPEN = OwnGate()
+GATES = {
+    "confirm": OwnGate(("confirm",)),
+    "destructive": OwnGate(("confirm", "destructive"), DESTRUCTIVE_VARIABLE),
+    "destructive_unless_dry_run": OwnGate(("confirm", "destructive"), DESTRUCTIVE_VARIABLE, dry_run_by_default=True),
+    "elevated": OwnGate(variable=ELEVATED_VARIABLE),
+}
+"""As `tools.toml` names them."""
+
 
 Recipe: TypeAlias = "Callable[[ToolCall], Awaitable[Any]]"
 """Does what the tool promises with native operations; returns the answer: an object, a list, or ready text."""
@@ -118,13 +174,16 @@ class Tool:
     @property
     def spellings(self) -> tuple[str, ...]:
         """Every name of an argument that the tool accepts."""
-        return tuple(name for one in self.accepted for name in one.spellings)
+        return tuple(name for parameter in self.accepted for name in parameter.spellings)
 
     @property
     def accepted(self) -> tuple[Parameter, ...]:
         """What it lists and what it accepts in addition. Every change accepts `dry_run`: ignoring it would do harm."""
         own = (*self.parameters, *self.unlisted)
-        return (*own, *([DRY_RUN] if self.changes and not any(one.name == DRY_RUN.name for one in own) else []))
+        return (
+            *own,
+            *([DRY_RUN] if self.changes and not any(parameter.name == DRY_RUN.name for parameter in own) else []),
+        )
 
     # The pipeline's strict decoding needs name, arguments, schema and this.
     inapplicable: ClassVar[Mapping[str, str]] = {}
@@ -132,16 +191,18 @@ class Tool:
     @cached_property
     def arguments(self) -> type[msgspec.Struct]:
         fields = [
-            (one.name, one.python_type) if one.required else (one.name, one.python_type, one.default)
-            for one in self.accepted
+            (parameter.name, parameter.python_type)
+            if parameter.required
+            else (parameter.name, parameter.python_type, parameter.default)
+            for parameter in self.accepted
         ]
         return msgspec.defstruct("Arguments", fields, kw_only=True)
 
     def schema(self) -> dict[str, Any]:
-        required = [one.name for one in self.parameters if one.required]
+        required = [parameter.name for parameter in self.parameters if parameter.required]
         return {
             "type": "object",
-            "properties": {name: part for one in self.parameters for name, part in one.schema().items()},
+            "properties": {name: part for parameter in self.parameters for name, part in parameter.schema().items()},
             **({"required": required} if required else {}),
             "additionalProperties": False,
         }
@@ -163,8 +224,8 @@ class System:
 
 def _parse_call(text: str) -> ToolHint:
     """Parse `guest_power action=start`; placeholders for the caller's values are left out."""
-    tool, *given = text.split()
-    arguments = dict(one.split("=", 1) for one in given)
+    tool, *pairs = text.split()
+    arguments = dict(pair.split("=", 1) for pair in pairs)
     return ToolHint(tool, {name: value for name, value in arguments.items() if value.isidentifier()})
 
 
@@ -188,11 +249,11 @@ def load_system(
 
 def _tool(name: str, recipe: Recipe, entry: Mapping[str, Any], document: Mapping[str, Any]) -> Tool:
     shared = document.get("parameters", {})
-    parameters = tuple(_parameter(one, shared) for one in entry.get("parameters", ()))
+    parameters = tuple(_parameter(declared, shared) for declared in entry.get("parameters", ()))
     risk = Risk(entry.get("risk", Risk.READ))
     more = document.get("accepted_by_changes", ()) if risk in (Risk.CHANGE, Risk.DESTROY) else ()
-    accepted = (_parameter(one, shared) for one in (*entry.get("unlisted", ()), *more))
-    listed = {one.name for one in parameters}
+    accepted = (_parameter(declared, shared) for declared in (*entry.get("unlisted", ()), *more))
+    listed = {parameter.name for parameter in parameters}
     return Tool(
         name,
         entry["about"],
@@ -202,14 +263,14 @@ def _tool(name: str, recipe: Recipe, entry: Mapping[str, Any], document: Mapping
         risk,
         GATES[entry["gate"]] if "gate" in entry else OPEN,
         tuple(entry.get("needs", ())),
-        tuple(one for one in accepted if one.name not in listed),
+        tuple(parameter for parameter in accepted if parameter.name not in listed),
     )
 
 
-def _parameter(given: str | Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> Parameter:
-    if not isinstance(given, str):
-        return _from_table(given)
-    key, has_default, default = given.partition("=")
+def _parameter(declared: str | Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> Parameter:
+    if not isinstance(declared, str):
+        return _from_table(declared)
+    key, has_default, default = declared.partition("=")
     table: dict[str, Any] = {"name": key, **shared[key]}
     if has_default:
         table["default"] = default if table["type"] == "string" else json.loads(default)

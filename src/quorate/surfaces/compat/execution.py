@@ -1,7 +1,8 @@
-"""One call of a drop-in tool: its arguments, and the native operations it consists of."""
+"""Arguments as callers send them: other spellings, unknown names, numbers as text, arguments without effect."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -10,10 +11,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from quorate.operations.arguments import decode
 from quorate.operations.registry import Table
 from quorate.pipeline.caller import Exchange
-from quorate.pipeline.invocation import Result
-from quorate.pipeline.pipeline import Pipeline
+from quorate.pipeline.pipeline import Pipeline, Result
 from quorate.problems import (
     AuthenticationFailed,
     BadArgument,
@@ -34,13 +35,84 @@ from quorate.pve.inventory import Inventory
 from quorate.pve.lookup import Resource
 from quorate.pve.tasks import Upid
 from quorate.secret import Secret
-from quorate.state.outcomes import Outcome
+from quorate.state.journal import Outcome
+from quorate.suggestions import suggest
 from quorate.surfaces.compat.declaration import Tool
 
 if TYPE_CHECKING:
     from quorate.homelab.homelab import Homelab
     from quorate.homelab.machines import Login
     from quorate.surfaces.compat.advice import AdviceTranslator
+
+
+def decode_arguments(
+    tool: Tool, received: Mapping[str, Any], opt_ins: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """All arguments of the tool by name, and remarks about those that were ignored. Raises Problem."""
+    arguments, remarks = normalize_names(tool, received)
+    unconfirmed = {name: False for name in tool.gate.arguments if arguments.get(name) is None}
+    decoded = decode(tool, _loosen_types(tool, {**arguments, **unconfirmed}))
+    if missing := next((name for name in tool.needs if not decoded[name]), None):
+        raise BadArgument(f"{tool.name} needs the argument {missing!r}")
+    if objection := tool.gate.objection(tool.name, decoded, opt_ins):
+        raise objection
+    return decoded, remarks
+
+
+def normalize_names(tool: Tool, received: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments under the names that the tool reads, and remarks about the others.
+
+    A tool that only reads ignores an unknown name, as those servers do. A change is refused instead, by the strict
+    decoding: the name may be a typo of one that matters.
+    """
+    arguments, remarks = dict(received), []
+    for parameter in tool.accepted:
+        if isinstance(text := arguments.get(parameter.name), str) and parameter.type.startswith(("array", "object")):
+            arguments[parameter.name] = _parse_json(text)
+        for other in parameter.also:
+            value = arguments.pop(other, None)
+            if value is None:
+                continue
+            if arguments.get(parameter.name) is None:
+                arguments[parameter.name] = value
+            elif arguments[parameter.name] != value:
+                remarks.append(f"{other} was ignored: {parameter.name} was given as well and wins.")
+        if parameter.ignored and arguments.get(parameter.name) is not None:
+            remarks.append(f"{parameter.name} was ignored: {parameter.ignored}.")
+    if not tool.changes:
+        known = [parameter.name for parameter in tool.accepted]
+        for name in [name for name in arguments if name not in known]:
+            del arguments[name]
+            remarks.append(f"{name!r} was ignored: {_suggestion(tool, name)}")
+    return arguments, remarks
+
+
+def _loosen_types(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Many clients send null for an optional argument they leave out, and 100 is as good a vmid as "100"."""
+    optional = {parameter.name for parameter in tool.parameters if not parameter.required}
+    texts = {parameter.name for parameter in tool.parameters if parameter.type == "string"}
+    return {
+        key: str(value) if key in texts and type(value) in (int, float) else value
+        for key, value in arguments.items()
+        if not (value is None and key in optional)
+    }
+
+
+def _parse_json(text: str) -> Any:
+    """A list or an object that a client has sent as JSON text; anything else stays as it is and is refused later."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (list, dict)) else text
+
+
+def _suggestion(tool: Tool, name: str) -> str:
+    hint = suggest(name, tool.spellings, "", cutoff=0.6)
+    if hint:
+        return f"{tool.name} has no such argument. {hint}"
+    return f"{tool.name} takes {', '.join(tool.spellings) or 'no arguments'}."
+
 
 LONGEST_WAIT = 50.0  # seconds of one task_wait
 _NOT_OF_GUESTS = ("shared",)  # a field that only storages have
@@ -65,7 +137,7 @@ class CompatSettings:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """Host of an API endpoint, or name of a cluster -> the cluster."""
     container_password: Secret | None = None
-    """Of root in new containers, if the tool has no such argument."""
+    """Root's password in new containers, if the tool has no such argument."""
     memory: dict[str, Any] = field(default_factory=dict)
     """Facts that calls have found and later calls reuse."""
 
@@ -232,7 +304,7 @@ class ToolCall:
                 for row in candidates
                 if vmid in (None, row.vmid) and (not name or row.name == name) and node in (None, row.node)
             ]
-            called = " ".join(str(one) for one in (vmid, name) if one) + (f" on node {node}" if node else "")
+            called = " ".join(str(part) for part in (vmid, name) if part) + (f" on node {node}" if node else "")
             if not rows:
                 actual = next((row.name for row in candidates if row.vmid == vmid), "")
                 if name and actual not in ("", name):
@@ -281,10 +353,10 @@ class ToolCall:
     def _inventory(self) -> AbstractAsyncContextManager[Inventory]:
         return self._pipeline.inventory(self._cluster, self._exchange.caller)
 
-    async def node(self, given: str | None) -> str:
+    async def node(self, name: str | None) -> str:
         """The given node, else the operator's default, else the only node there is."""
-        if given or self._settings.defaults.node:
-            return given or str(self._settings.defaults.node)
+        if name or self._settings.defaults.node:
+            return name or str(self._settings.defaults.node)
         names = await self.nodes()
         if len(names) == 1:
             return names[0]
@@ -302,17 +374,17 @@ class ToolCall:
         """The storage that the operator configured."""
         return self._settings.defaults.storage
 
-    async def usual_storage(self, given: str | None, node: str | None, content: str) -> str | None:
+    async def usual_storage(self, name: str | None, node: str | None, content: str) -> str | None:
         """For new disks: the given storage, the operator's default, or the one those servers assume, if it exists."""
-        if given or self.default_storage:
-            return given or self.default_storage
+        if name or self.default_storage:
+            return name or self.default_storage
         async with self._inventory() as inventory:
             rows = (await inventory.view()).of_type("storage")
         usual = [row for row in rows if row.storage == USUAL_STORAGE and node in (None, row.node)]
         return USUAL_STORAGE if any(row.holds(content) for row in usual) else None
 
-    def storage(self, given: str | None) -> str:
-        if storage := given or self._settings.defaults.storage:
+    def storage(self, name: str | None) -> str:
+        if storage := name or self._settings.defaults.storage:
             return storage
         raise BadArgument(f"{self.tool} needs a storage", next_step="Give storage, or set a default")
 
@@ -353,9 +425,9 @@ class ToolCall:
             await self._require_one(host)
         of_cluster = self._cluster is not None and not about_homelab
         where = {"cluster": self._cluster} if of_cluster else {}
-        given = {**where, **_without_none(arguments)}
+        native_arguments = {**where, **_without_none(arguments)}
         try:
-            result = await self._pipeline.run(operation, given, exchange or self._exchange)
+            result = await self._pipeline.run(operation, native_arguments, exchange or self._exchange)
         except Problem as problem:
             if problem.advice and problem.advice.tools and not isinstance(problem, SILENT):
                 await self._find_subject(arguments.get("guest"))

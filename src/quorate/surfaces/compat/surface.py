@@ -19,12 +19,9 @@ from quorate.problems import BadArgument, Problem, Refused
 from quorate.pve.lookup import Resource
 from quorate.suggestions import suggest_tool
 from quorate.surfaces.compat.advice import AdviceTranslator
-from quorate.surfaces.compat.arguments import decode_arguments
-from quorate.surfaces.compat.declaration import DRY_RUN, PLAN_TOKEN, System, Tool
-from quorate.surfaces.compat.execution import CompatSettings, ToolCall
-from quorate.surfaces.compat.gates import ConfirmationMissing, OptInMissing
-from quorate.surfaces.native import hints
-from quorate.surfaces.surface import image
+from quorate.surfaces.compat.declaration import DRY_RUN, PLAN_TOKEN, ConfirmationMissing, OptInMissing, System, Tool
+from quorate.surfaces.compat.execution import CompatSettings, ToolCall, decode_arguments
+from quorate.surfaces.native import hints, image
 
 
 class CompatSurface:
@@ -57,8 +54,8 @@ class CompatSurface:
         approver = self.pipeline.approver_for(self._caller)
         if not (approver.takes_tokens and approver.needed(tool.risk)):
             return tool
-        has = {one.name for one in tool.parameters}
-        more = [one for one in (DRY_RUN, PLAN_TOKEN) if one.name not in has]
+        has = {parameter.name for parameter in tool.parameters}
+        more = [parameter for parameter in (DRY_RUN, PLAN_TOKEN) if parameter.name not in has]
         return replace(tool, parameters=(*tool.parameters, *more))
 
     def naming(self, _: Caller) -> Naming:
@@ -126,7 +123,7 @@ def _tool_result(
     texts = [text, *(["\n".join(remarks)] if remarks else [])]
     structured = answer if isinstance(answer, dict) else {"result": answer}
     return CallToolResult(
-        content=[*(TextContent(type="text", text=one) for one in texts), *map(image, pictures)],
+        content=[*(TextContent(type="text", text=text) for text in texts), *map(image, pictures)],
         structured_content={**structured, **({"remarks": list(remarks)} if remarks else {})},
         is_error=failed,
     )

@@ -23,29 +23,28 @@ from quorate.homelab.shells import Shells
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pve.cluster import Cluster
 from quorate.state.approvals import Approvals
-from quorate.state.freeze import Freeze
+from quorate.state.limits import Freeze
 from quorate.state.store import StateUnavailable, Store, shared_key
 from quorate.state.tokens import Tokens
 from quorate.state.trail import AuditTrail
-from quorate.surfaces.elicitation import read_malformed_answer
-from quorate.surfaces.server import Server
-from quorate.surfaces.web import metrics as prometheus
-from quorate.surfaces.web.approvals import PATH as APPROVALS_PATH
-from quorate.surfaces.web.approvals import ApprovalsApi
-from quorate.surfaces.web.auth import Authenticator
+from quorate.surfaces.server import Server, read_malformed_answer
+from quorate.surfaces.web.authentication import Authenticator, metadata_routes
 from quorate.surfaces.web.credentials import Credentials, LocalLogin
-from quorate.surfaces.web.freeze_api import PATH as FREEZE_PATH
-from quorate.surfaces.web.freeze_api import FreezeApi
-from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
-from quorate.surfaces.web.health import health_routes
-from quorate.surfaces.web.metrics import CallMetrics, Metrics, WatchMetrics
-from quorate.surfaces.web.origin_check import OriginCheck
+from quorate.surfaces.web.health import (
+    CONTENT_TYPE,
+    CallMetrics,
+    GracefulShutdown,
+    Metrics,
+    WatchMetrics,
+    health_routes,
+)
+from quorate.surfaces.web.operator_api import FREEZE_PATH, ApprovalsApi, FreezeApi
+from quorate.surfaces.web.operator_api import PATH as APPROVALS_PATH
 from quorate.surfaces.web.replies import NO_STORE
-from quorate.surfaces.web.request_body import replay_body
-from quorate.surfaces.web.resource_metadata import metadata_routes
+from quorate.surfaces.web.requests import OriginCheck, replay_body
 
 if TYPE_CHECKING:
-    from quorate.surfaces.web.issuer import Issuer
+    from quorate.surfaces.web.authentication import Issuer
 
 MOST_SESSIONS = 2000
 _MCP_HEADERS = (
@@ -80,7 +79,7 @@ async def build_application(core: Core, shutdown: GracefulShutdown) -> ASGIApp:
         identify=credentials.identify,
         request_state_security=RequestStateSecurity(keys=[await shared_key(store, "request state")]),
     )
-    server.middleware.append(CallMetrics(metrics, store.clock, server.knows))
+    server.calls.observers.append(CallMetrics(metrics, server.knows))
     measures: ASGIApp = MetricsPage(metrics, core, credentials)
     approvals = ApprovalsApi(settings, store, authenticator, credentials)
     routes: list[BaseRoute] = [
@@ -153,7 +152,7 @@ def _shell_routes(core: Core, authenticator: Authenticator) -> list[BaseRoute]:
 
 
 def _console_routes(core: Core, authenticator: Authenticator, credentials: Credentials) -> list[BaseRoute]:
-    from quorate.surfaces.web.console.console import Console
+    from quorate.console.console import Console
 
     return Console(core.settings, core.store, core.audit, core.pipeline, authenticator, credentials).routes()
 
@@ -166,7 +165,7 @@ def _sessions(core: Core) -> bool:
 def _issuer(core: Core) -> Issuer | None:
     if core.settings.issuer is None:
         return None
-    from quorate.surfaces.web.issuer import Issuer
+    from quorate.surfaces.web.authentication import Issuer
 
     return Issuer(core.settings, core.store.clock)
 
@@ -197,7 +196,7 @@ class MetricsPage:
         }
         pending, frozen, watch = await self._stored_metrics(limit)
         text = self._metrics.text(pve=asked, pending=pending, frozen=frozen, watch=watch)
-        await Response(text, headers=NO_STORE, media_type=prometheus.CONTENT_TYPE)(scope, receive, send)
+        await Response(text, headers=NO_STORE, media_type=CONTENT_TYPE)(scope, receive, send)
 
     async def _stored_metrics(self, clusters: frozenset[str] | None) -> tuple[int | None, bool | None, list[Metric]]:
         """How many approvals are pending, whether changes are frozen, and what the watch has found."""

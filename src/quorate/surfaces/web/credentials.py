@@ -14,11 +14,11 @@ from pydantic import ConfigDict
 from quorate.config import Access
 from quorate.pipeline.caller import Scope
 from quorate.problems import Refused
-from quorate.pve.clock import Clock
+from quorate.pve.connection import Clock
 from quorate.state.tokens import TokenGrant, Tokens
 
 if TYPE_CHECKING:
-    from quorate.surfaces.web.issuer import Issuer
+    from quorate.surfaces.web.authentication import Issuer
 
 OWN_PREFIX = "qrt_"
 LOOK_SECONDS = 3.0

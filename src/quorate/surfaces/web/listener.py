@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from quorate.config import ConfigError
 from quorate.config.http import HttpSettings
-from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
-from quorate.surfaces.web.limits import ConcurrencyLimit, address_key
-from quorate.surfaces.web.origin_check import HEADER_BYTES, bracket_ipv6
+from quorate.surfaces.web.health import GracefulShutdown
 from quorate.surfaces.web.replies import refusal
-from quorate.surfaces.web.request_boundary import StrictConnection
+from quorate.surfaces.web.requests import HEADER_BYTES, ConcurrencyLimit, StrictConnection, address_key, bracket_ipv6
 
+_LOG = logging.getLogger(__name__)
 HEADER_SECONDS = 20.0
 SURPLUS_SECONDS = 2.0
 """Timeout for the head of a request that is refused anyway because there are too many connections."""
@@ -74,6 +73,7 @@ class Listener(uvicorn.Server):
                 ws_max_size=MESSAGE_BYTES,
                 ws_per_message_deflate=False,
                 log_level="warning",
+                log_config=None,  # its lines have the form of all others
                 access_log=False,
                 proxy_headers=False,  # OriginCheck does it, for listed proxies only
                 server_header=False,
@@ -112,8 +112,8 @@ class Listener(uvicorn.Server):
             self.url = f"{'https' if self._settings.tls else 'http'}://{bracket_ipv6(host)}:{port}"
             if self._announce is not None:
                 self._announce(self.url)
-        sys.stderr.writelines(f"quorate: {line}\n" for line in self._how_to_connect(self.url))
-        sys.stderr.flush()
+        for line in self._how_to_connect(self.url):
+            _LOG.info("%s", line)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._shutdown.close()
@@ -290,7 +290,7 @@ class Certificate:
         try:
             self._load()
         except (OSError, ssl.SSLError) as error:  # only one of the two files is new yet: keep using the old ones
-            sys.stderr.write(f"quorate: warning: the changed certificate cannot be used: {error}\n")
+            _LOG.warning("the changed certificate cannot be used: %s", error)
 
     def _load(self) -> None:
         cert, key = self._files

@@ -1,25 +1,41 @@
-"""Shared by the operator's HTTP APIs: who may see them, and the passphrase that a person types for every answer."""
+"""The operator's approvals over HTTP: list what is pending, and answer it with the passphrase.
+
+A token alone answers nothing: a person types the passphrase for every answer, and it is never stored. Pending requests
+are visible to tokens with access admin, such as one made with `quorate tokens create --approver`, which can do nothing
+else. A browser is led to the page of the console.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Literal
+from urllib.parse import quote
 
+import msgspec
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorate.config import Access
 from quorate.config.http import HttpSettings
+from quorate.console.templates import PATH as CONSOLE
+from quorate.documents import Unreadable, read_json
+from quorate.pipeline.redaction import clean
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused
+from quorate.state.approvals import Approval, Approvals, State
+from quorate.state.limits import LONGEST_REASON, Freeze, FreezeState
 from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseNotSet, PassphraseWrong
 from quorate.state.store import StateUnavailable, Store
-from quorate.surfaces.web.auth import Authenticator
+from quorate.state.trail import AuditTrail
+from quorate.surfaces.web.authentication import Authenticator
 from quorate.surfaces.web.credentials import Credentials
-from quorate.surfaces.web.origin_check import comes_from_elsewhere, own_origin
-from quorate.surfaces.web.replies import refusal
+from quorate.surfaces.web.replies import NO_STORE, refusal, reply
+from quorate.surfaces.web.requests import comes_from_elsewhere, own_origin
+from quorate.units import moment
 
 BODY_LIMIT = 16 * 1024
 STATUS: tuple[tuple[type[Problem], int], ...] = (
@@ -96,3 +112,139 @@ class OperatorApi:
     def who(self) -> str:
         subject, _ = self._credentials.identify()
         return f"the operator over HTTP{f', {subject}' if subject else ''}"
+
+
+PATH = "/approvals"
+
+
+class ApprovalAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    decision: Literal["approve", "deny"]
+    passphrase: str
+    reason: str = ""
+
+
+class ApprovalsApi(OperatorApi):
+    def __init__(
+        self, settings: HttpSettings, store: Store, authenticator: Authenticator, credentials: Credentials
+    ) -> None:
+        super().__init__(settings, store, authenticator, credentials)
+        self._approvals = Approvals(store)
+        self._api = self.protect(
+            Route(PATH, self.with_problems(self._list), methods=["GET"]),
+            Route(f"{PATH}/{{id}}", self.with_problems(self._show), methods=["GET"]),
+            Route(f"{PATH}/{{id}}", self.with_problems(self._answer), methods=["POST"]),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wants_page = scope["method"] == "GET" and "text/html" in Request(scope).headers.get("accept", "")
+        await (_lead_to_console(scope) if wants_page else self._api)(scope, receive, send)
+
+    async def _list(self, request: Request) -> Response:
+        clusters = self.require_admin("Approvals are")
+        states = tuple(State) if request.query_params.get("all") else (State.PENDING,)
+        rows = await self._approvals.list(states)
+        return reply(200, {"approvals": [_as_dict(row) for row in _visible(rows, clusters)]})
+
+    async def _show(self, request: Request) -> Response:
+        return reply(200, _as_dict(await self._find(request)))
+
+    async def _answer(self, request: Request) -> Response:
+        if refused := self.refuse_foreign(request):
+            return refused
+        try:
+            answer: ApprovalAnswer = read_json(await request.body(), ApprovalAnswer)
+        except Unreadable:
+            raise BadArgument(
+                "The body must be JSON with decision (approve or deny), passphrase and perhaps reason"
+            ) from None
+        row = await self._find(request)
+        await self.prove(request, answer.passphrase)
+        reason = answer.reason.strip()[:LONGEST_REASON] or None
+        answered = await self._approvals.answer(row.id, answer.decision == "approve", self.who(), reason)
+        return reply(200, _as_dict(answered))
+
+    async def _find(self, request: Request) -> Approval:
+        clusters = self.require_admin("Approvals are")
+        row = await self._approvals.get(request.path_params["id"])
+        if row is None or not list(_visible([row], clusters)):
+            raise NotFound("There is no such approval")
+        return row
+
+
+def _visible(rows: Iterable[Approval], clusters: frozenset[str] | None) -> Iterable[Approval]:
+    return (row for row in rows if clusters is None or row.cluster in clusters)
+
+
+def _as_dict(row: Approval) -> dict[str, Any]:
+    """An approval as JSON, without the digest, which means nothing to people."""
+    facts = asdict(row) | {"standing": row.standing, "history": row.history, "reminder": row.reminder}
+    del facts["digest"]
+    facts["remarks"] = [str(remark) for remark in row.remarks]
+    facts["target"] = facts.pop("identity")
+    for name in ("created", "expires", "answered_at", "ended"):
+        facts[name] = None if facts[name] is None else moment(facts[name])
+    cleaned: dict[str, Any] = clean(facts, lines=None)  # what is approved is read to its end
+    return cleaned
+
+
+def _lead_to_console(scope: Scope) -> Response:
+    page = CONSOLE if scope["path"] == PATH else CONSOLE + quote(scope["path"])
+    return RedirectResponse(page, status_code=303, headers=NO_STORE)
+
+
+FREEZE_PATH = "/freeze"
+
+
+class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    action: Literal["freeze", "unfreeze"]
+    passphrase: str
+    reason: str = ""
+
+
+class FreezeApi(OperatorApi):
+    def __init__(
+        self,
+        settings: HttpSettings,
+        store: Store,
+        trail: AuditTrail,
+        authenticator: Authenticator,
+        credentials: Credentials,
+    ) -> None:
+        super().__init__(settings, store, authenticator, credentials)
+        self._freeze = Freeze(store)
+        self._trail = trail
+        self.serve = self.protect(
+            Route(FREEZE_PATH, self.with_problems(self._show)),
+            Route(FREEZE_PATH, self.with_problems(self._set), methods=["POST"]),
+        )
+
+    async def _show(self, request: Request) -> Response:
+        del request
+        self.require_admin("The freeze is")
+        return reply(200, _freeze_as_dict(await self._freeze.state()))
+
+    async def _set(self, request: Request) -> Response:
+        if refused := self.refuse_foreign(request):
+            return refused
+        try:
+            body: FreezeRequest = read_json(await request.body(), FreezeRequest)
+        except Unreadable:
+            raise BadArgument(
+                "The body must be JSON with action (freeze or unfreeze), passphrase and perhaps reason"
+            ) from None
+        self.require_admin("The freeze is")
+        await self.prove(request, body.passphrase)
+        if body.action == "freeze":
+            await self._freeze.set(self.who(), body.reason[:LONGEST_REASON], self._trail)
+        else:
+            await self._freeze.lift(self.who(), self._trail)
+        return reply(200, _freeze_as_dict(await self._freeze.state()))
+
+
+def _freeze_as_dict(frozen: FreezeState | None) -> dict[str, Any]:
+    if frozen is None:
+        return {"frozen": False}
+    facts: dict[str, Any] = clean(
+        {"frozen": True, "by": frozen.by, "since": moment(frozen.at), "reason": frozen.reason}
+    )
+    return facts

@@ -14,11 +14,11 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 def reply(status: int, facts: Any, **headers: str) -> Response:
     """Sizes and times as programs read them. `Retry_After="3"` is the header Retry-After: 3."""
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    own = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(
         msgspec.json.encode(raw(facts), enc_hook=str),
         status_code=status,
-        headers=NO_STORE | given,
+        headers=NO_STORE | own,
         media_type="application/json",
     )
 

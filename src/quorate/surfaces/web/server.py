@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,10 +14,11 @@ from quorate.config.http import MCP_PATH, HttpSettings
 from quorate.state.store import Store
 from quorate.state.tokens import Tokens
 from quorate.surfaces.web.application import Core, build_application
-from quorate.surfaces.web.graceful_shutdown import GracefulShutdown
+from quorate.surfaces.web.health import GracefulShutdown
 from quorate.surfaces.web.listener import Listener
-from quorate.surfaces.web.origin_check import ANY_ADDRESS, LOOPBACK_NAMES, certified_hosts, without_port
+from quorate.surfaces.web.requests import ANY_ADDRESS, LOOPBACK_NAMES, certified_hosts, without_port
 
+_LOG = logging.getLogger(__name__)
 OPEN = "there is no token, so every program on this machine may use it; create one with `quorate tokens create NAME`"
 
 
@@ -68,7 +69,7 @@ def _how_to_connect(core: Core, remark: str | None, url: str) -> list[str]:
 def _announce(core: Core, listening: Callable[[str], None] | None, url: str) -> None:
     """Report our address, and pass it on to links to terminals and to the command that started the server."""
     if core.local_login is None:
-        sys.stderr.write(f"quorate: listening on {url}{MCP_PATH}\n")
+        _LOG.info("listening on %s%s", url, MCP_PATH)
     if core.shells is not None:
         core.shells.url = address_for_callers(core.settings, url)
     if listening is not None:
@@ -82,7 +83,7 @@ def address_for_callers(settings: HttpSettings, url: str) -> str | None:
     if settings.host not in ANY_ADDRESS:
         return url
     named = (*settings.allowed_hosts, *certified_hosts(settings))
-    name = next((one for one in named if "*" not in one and one not in LOOPBACK_NAMES), None)
+    name = next((host for host in named if "*" not in host and host not in LOOPBACK_NAMES), None)
     if name is None:
         return None
     bound = urlsplit(url)

@@ -23,20 +23,19 @@ from quorate.homelab.shells import PATH, Invitation, Shells
 from quorate.operations.plan import Plan
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.record import Record
-from quorate.pipeline.sanitization import clean
+from quorate.pipeline.redaction import clean
 from quorate.problems import Problem
-from quorate.pve.clock import Clock
+from quorate.pve.connection import Clock
 from quorate.ssh.pool import Screen
 from quorate.ssh.process import Terminal
-from quorate.state.freeze import Freeze
-from quorate.state.outcomes import Outcome
+from quorate.state.journal import Outcome
+from quorate.state.limits import Freeze
 from quorate.state.passphrase import Passphrase
 from quorate.state.store import Store
 from quorate.state.trail import AuditTrail
-from quorate.surfaces.web.auth import Authenticator
-from quorate.surfaces.web.limits import address_key
-from quorate.surfaces.web.origin_check import own_origin
+from quorate.surfaces.web.authentication import Authenticator
 from quorate.surfaces.web.replies import NO_STORE, refusal
+from quorate.surfaces.web.requests import address_key, own_origin
 
 TOKEN_SECONDS = 10.0
 """Our page sends the token at once; a client without one does not occupy a connection."""
@@ -180,13 +179,13 @@ class Session:
     async def run(self, terminal: Terminal) -> str:
         """Why it has ended, for the person."""
         await _send(self._socket, open=True)
-        ways = [asyncio.ensure_future(one) for one in (self._show(terminal), self._type(terminal))]
+        ways = [asyncio.ensure_future(direction) for direction in (self._show(terminal), self._type(terminal))]
         try:
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            return next(one.result() for one in ways if one in done)
+            return next(way.result() for way in ways if way in done)
         finally:
-            for one in ways:
-                one.cancel()
+            for direction in ways:
+                direction.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def _show(self, terminal: Terminal) -> str:

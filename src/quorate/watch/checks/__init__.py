@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from quorate.operations.reports.findings import Finding
-from quorate.state.findings import NextCall, Observation
+from quorate.hints import ToolHint
+from quorate.tools.health_findings import Finding, Severity
+from quorate.watch.finding_store import NextCall, Observation
 
 
-def to_observation(finding: Finding, source: str, **evidence: object) -> Observation:
-    """A finding of a report, as an observation of the watch."""
-    call = finding.next_call
+def observe(
+    kind: str,
+    target: str,
+    severity: Severity,
+    what: str,
+    next_call: ToolHint,
+    source: str,
+    *,
+    subjects: tuple[str, ...] = (),
+    **evidence: object,
+) -> Observation:
+    """`source` names the facts that show it, `next_call` the tool that shows or fixes it."""
     return Observation(
-        kind=finding.kind,
-        target=finding.target,
-        severity=finding.severity,
-        what=finding.what,
+        kind=kind,
+        target=target,
+        severity=severity,
+        what=what,
         source=source,
-        subjects=finding.subjects,
+        subjects=subjects,
         evidence={name: value for name, value in evidence.items() if value not in (None, "")},
-        next=NextCall(call.tool, dict(call.arguments)),
+        next=NextCall(next_call.tool, dict(next_call.arguments)),
+    )
+
+
+def to_observation(finding: Finding, source: str) -> Observation:
+    """A finding of a report, as an observation of the watch."""
+    return observe(
+        finding.kind,
+        finding.target,
+        finding.severity,
+        finding.what,
+        finding.next_call,
+        source,
+        subjects=finding.subjects,
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from quorate.config.watch import WatchSettings
-from quorate.hints import RUN_GET
-from quorate.operations.units import moment
+from quorate.hints import tools
+from quorate.runs.store import Run, RunState
 from quorate.state.approvals import Approval
-from quorate.state.findings import NextCall, Observation
-from quorate.state.freeze import FreezeState
-from quorate.state.runs import Run, RunState
+from quorate.state.limits import FreezeState
+from quorate.units import moment
+from quorate.watch.finding_store import NextCall, Observation
 
 CONSOLE = "/console"
 CHANNEL_FAILURES = 3
@@ -19,31 +19,36 @@ FAILED_SECONDS = 86400.0
 
 def approvals(waiting: list[Approval], settings: WatchSettings) -> Iterator[Observation]:
     """The link leads to the page where the operator logs in and decides; following it decides nothing."""
-    for one in waiting:
+    for approval in waiting:
         yield Observation(
             kind="approval-waiting",
-            target=f"approval {one.id}",
+            target=f"approval {approval.id}",
             severity="warning",
-            what=f"{one.caller} asks on {one.cluster}: {one.summary}",
-            evidence={"cluster": one.cluster, "tool": one.tool, "risk": one.risk, "expires": moment(one.expires).value},
-            next=NextCall("", text=f"Decide on the page, or with `quorate approvals show {one.id}` at a terminal"),
-            link=page(settings, f"/approvals/{one.id}"),
+            what=f"{approval.caller} asks on {approval.cluster}: {approval.summary}",
+            evidence={
+                "cluster": approval.cluster,
+                "tool": approval.tool,
+                "risk": approval.risk,
+                "expires": moment(approval.expires).value,
+            },
+            next=NextCall("", text=f"Decide on the page, or with `quorate approvals show {approval.id}` at a terminal"),
+            link=page(settings, f"/approvals/{approval.id}"),
         )
 
 
 def runs(stopped: Sequence[Run], now: float, settings: WatchSettings) -> Iterator[Observation]:
     """A run that failed is news for a day, one that is paused until a person continues or aborts it."""
-    for one in stopped:
-        if one.state is RunState.FAILED and now - (one.ended or one.changed) > FAILED_SECONDS:
+    for run in stopped:
+        if run.state is RunState.FAILED and now - (run.ended or run.changed) > FAILED_SECONDS:
             continue
         yield Observation(
             kind="run-paused",
-            target=f"run {one.id}",
+            target=f"run {run.id}",
             severity="warning",
-            what=f"Run {one.id} on {one.cluster} {'is paused' if one.state is RunState.PAUSED else 'failed'}: "
-            f"{one.title}" + (f" ({one.reason})" if one.reason else ""),
-            evidence={"cluster": one.cluster, "state": one.state.value},
-            next=NextCall(RUN_GET.tool, {"run": one.id}),
+            what=f"Run {run.id} on {run.cluster} {'is paused' if run.state is RunState.PAUSED else 'failed'}: "
+            f"{run.title}" + (f" ({run.reason})" if run.reason else ""),
+            evidence={"cluster": run.cluster, "state": run.state.value},
+            next=NextCall(tools.run_get.tool, {"run": run.id}),
             link=page(settings),
         )
 
@@ -61,7 +66,7 @@ def freeze(frozen: FreezeState | None, settings: WatchSettings) -> Iterator[Obse
 
 
 def channels(failing: Mapping[str, tuple[int, str]]) -> Iterator[Observation]:
-    """Of channel -> how often it failed in a row, and why."""
+    """`failing` maps channels to how often they failed in a row, and why."""
     for name, (times, why) in sorted(failing.items()):
         if times >= CHANNEL_FAILURES:
             yield Observation(

@@ -6,22 +6,15 @@ someone acknowledges it: then the new settings are the good ones. So are those t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
-from quorate.hints import (
-    ACCESS_LIST,
-    BACKUP_JOB_LIST,
-    CLUSTER_STATUS,
-    FIREWALL_GET,
-    GUEST_GET,
-    HA_STATUS,
-    STORAGE_LIST,
-    ToolHint,
-)
-from quorate.operations.reports.findings import Finding, count_of, names
-from quorate.state.findings import Observation
-from quorate.watch.checks import to_observation
+from quorate.hints import tools
+from quorate.tools.health_findings import names
+from quorate.units import count_of
+from quorate.watch.checks import observe
 from quorate.watch.facts import Snapshot
+from quorate.watch.finding_store import Observation
 from quorate.watch.memory import Memory
 
 PRIVILEGES = "privileges"
@@ -29,44 +22,51 @@ ACCEPTABLE = ("privileges-grown", "config-drift")
 """Kinds that a person accepts by acknowledging them."""
 _SHOWN = 6
 _NEXT = {
-    "storages": STORAGE_LIST,
-    "backup jobs": BACKUP_JOB_LIST,
-    "HA": HA_STATUS,
-    "firewall": FIREWALL_GET(scope="cluster"),
+    "storages": tools.storage_list,
+    "backup jobs": tools.backup_job_list,
+    "HA": tools.ha_status,
+    "firewall": tools.firewall_get(scope="cluster"),
 }
 
 
-def privileges(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iterator[Observation]:
-    grants = now.value(PRIVILEGES)
+def may_drift(source: str) -> bool:
+    """Whether these facts are compared with the last known good ones."""
+    return source == PRIVILEGES or source.startswith(("settings ", "config "))
+
+
+def privileges(snapshot: Snapshot, memory: Memory, accepted: Collection[str]) -> Iterator[Observation]:
+    grants = snapshot.value(PRIVILEGES)
     if grants is None:
         return
     current = dict.fromkeys(grants, "")
     good = memory.good.get(PRIVILEGES)
-    if good is None or "privileges-grown/" in accepted or memory.accepts(PRIVILEGES, now.readings[PRIVILEGES].at):
+    if good is None or "privileges-grown/" in accepted or memory.accepts(PRIVILEGES, snapshot.readings[PRIVILEGES].at):
         good = memory.good[PRIVILEGES] = current
     # Removed privileges add no risk, and are no longer part of the good state.
-    memory.good[PRIVILEGES] = {one: "" for one in good if one in current}
+    memory.good[PRIVILEGES] = {grant: "" for grant in good if grant in current}
     if new := sorted(current.keys() - good.keys()):
         what = f"{count_of(len(new), 'new privilege', 'new privileges')}: {names(new)}"
-        finding = Finding("warning", "access", what, ACCESS_LIST(kind="acl"), "privileges-grown", "", tuple(new))
-        yield to_observation(finding, PRIVILEGES)
+        next_call = tools.access_list(kind="acl")
+        yield observe("privileges-grown", "", "warning", what, next_call, PRIVILEGES, subjects=tuple(new))
 
 
-def drift(now: Snapshot, memory: Memory, accepted: Collection[str]) -> Iterator[Observation]:
-    for source, looked in now.readings_of("settings"):
-        if changed := _changes(source, looked.target, dict(looked.value), looked.at, memory, accepted):
-            what = f"The {looked.target} settings changed: {'; '.join([*changed.values()][:_SHOWN])}"
-            yield _drift_observation(source, looked.target, what, _NEXT.get(looked.target, CLUSTER_STATUS), changed)
-    pinned = set(now.settings.pinned_tags)
-    for row in now.guests if pinned else ():
-        config = now.value(f"config {row.vmid}")
+def drift(snapshot: Snapshot, memory: Memory, accepted: Collection[str]) -> Iterator[Observation]:
+    for source, reading in snapshot.readings_of("settings"):
+        if changed := _changes(source, reading.target, dict(reading.value), reading.at, memory, accepted):
+            what = f"The {reading.target} settings changed: {'; '.join([*changed.values()][:_SHOWN])}"
+            next_call = _NEXT.get(reading.target, tools.cluster_status)
+            yield observe("config-drift", reading.target, "warning", what, next_call, source, subjects=tuple(changed))
+    pinned = set(snapshot.settings.pinned_tags)
+    for row in snapshot.guests if pinned else ():
+        config = snapshot.value(f"config {row.vmid}")
         if config is not None and pinned & set(row.tag_list):
             source, target = f"config {row.vmid}", f"guest {row.vmid}"
             fingerprint = {"settings": config.fingerprint}
-            at = now.readings[source].at
+            at = snapshot.readings[source].at
             if changed := _changes(source, target, fingerprint, at, memory, accepted):
                 what = f"The settings of {target} changed"
-                yield _drift_observation(source, target, what, GUEST_GET(guest=row.vmid), changed)
+                next_call = tools.guest_get(guest=row.vmid)
+                yield observe("config-drift", target, "warning", what, next_call, source, subjects=tuple(changed))
 
 
 def _changes(
@@ -74,19 +74,23 @@ def _changes(
 ) -> dict[str, str]:
     """What differs from the good settings, each with a description. What is accepted is good from now on."""
     good, ours = memory.good.get(source), memory.accepts(source, at)
+    if source in memory.ours:
+        return {}  # Quorate has changed them since they were read
     if good is None or ours or f"config-drift/{target}" in accepted:
         memory.good[source] = current
         return {}
-    keys = sorted(key for key in good.keys() | current.keys() if good.get(key) != current.get(key))
+    keys = sorted(key for key in good.keys() | current.keys() if not _is_same(good.get(key), current.get(key)))
     return {key: _change(key, good.get(key), current.get(key)) for key in keys}
 
 
-def _drift_observation(
-    source: str, target: str, what: str, next_call: ToolHint, changed: Collection[str]
-) -> Observation:
-    return to_observation(
-        Finding("warning", "settings", what, next_call, "config-drift", target, tuple(changed)), source
-    )
+def _is_same(old: str | None, new: str | None) -> bool:
+    """PVE's worker processes list such as content types each in its own order, so the order means nothing."""
+    return old == new or (old is not None and new is not None and _list_in_order(old) == _list_in_order(new))
+
+
+def _list_in_order(text: str) -> str:
+    """A list such as `iso,images` in alphabetical order; a text with blanks as it is."""
+    return text if re.search(r"\s", text) else ",".join(sorted(re.split(r"[,;]", text.strip("[]{}"))))
 
 
 def _change(key: str, old: str | None, new: str | None) -> str:
@@ -96,4 +100,4 @@ def _change(key: str, old: str | None, new: str | None) -> str:
 
 
 def _short(text: str | None) -> str:
-    return repr((text or "")[:60])
+    return repr(_list_in_order(text or "")[:60])

@@ -79,9 +79,9 @@ async def test_an_answered_request_cannot_be_answered_again(tmp_path):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
         approval = await ask_to_delete(quorate, token)
-        async with browser(quorate, token) as one, browser(quorate, token) as other:
-            first, second = await one.get(f"/approvals/{approval}"), await other.get(f"/approvals/{approval}")
-            await one.submit(form_with(first, decision="deny"), passphrase=PASSPHRASE)
+        async with browser(quorate, token) as first_person, browser(quorate, token) as other:
+            first, second = await first_person.get(f"/approvals/{approval}"), await other.get(f"/approvals/{approval}")
+            await first_person.submit(form_with(first, decision="deny"), passphrase=PASSPHRASE)
             late = await other.submit(form_with(second, decision="approve"), word="test-vm", passphrase=PASSPHRASE)
             assert late.status_code == 409
             assert "cannot be answered (denied" in late.text

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from quorate.state.freeze import Freeze
+from quorate.state.limits import Freeze
 from quorate.surfaces.web.credentials import LocalLogin
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with
@@ -92,9 +92,9 @@ async def test_the_link_of_the_local_console_is_not_followed_for_a_page_of_anoth
 async def test_a_link_in_a_message_opens_a_page_and_other_sites_get_nothing_else(tmp_path, site):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
-        one = await ask_to_delete(quorate, token)
+        approval = await ask_to_delete(quorate, token)
         async with browser(quorate, token) as person:
-            page = await person.get(f"/approvals/{one}", **{**LINK, "Sec-Fetch-Site": site})
+            page = await person.get(f"/approvals/{approval}", **{**LINK, "Sec-Fetch-Site": site})
             assert page.status_code == 200
             assert "test-vm" in page.text
             for changed in (
@@ -117,14 +117,14 @@ async def test_a_link_in_a_message_opens_a_page_and_other_sites_get_nothing_else
             for path in (
                 "/console/login",
                 "/console/logout",
-                f"/console/approvals/{one}",
-                f"/approvals/{one}",
+                f"/console/approvals/{approval}",
+                f"/approvals/{approval}",
                 "/freeze",
             ):
                 answer = await person.http.post(path, headers={**LINK, "Sec-Fetch-Site": site})
                 assert answer.status_code == 403, path
         async with browser(quorate) as person:  # who is not logged in is led through the login, still by that link
-            page = await person.get(f"/approvals/{one}", **{**LINK, "Sec-Fetch-Site": site})
+            page = await person.get(f"/approvals/{approval}", **{**LINK, "Sec-Fetch-Site": site})
             assert page.url.path == "/console/login"
             assert page.status_code == 200
 
@@ -142,8 +142,8 @@ async def test_a_form_without_the_secret_of_the_session_does_nothing(tmp_path, c
 async def test_the_secret_of_one_session_does_not_serve_another(tmp_path):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
-        async with browser(quorate, token) as one, browser(quorate, token) as other:
-            form = form_with(await one.get("/freeze"), action="freeze")
+        async with browser(quorate, token) as first_person, browser(quorate, token) as other:
+            form = form_with(await first_person.get("/freeze"), action="freeze")
             assert (await other.submit(form, passphrase=PASSPHRASE)).status_code == 403
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from quorate.config.http import HttpSettings
 from quorate.state.browser_sessions import IDLE_SECONDS, LONGEST_SECONDS
+from quorate.surfaces.web.authentication import REFETCH_SECONDS, STALE_SECONDS
 from quorate.surfaces.web.credentials import LocalLogin
-from quorate.surfaces.web.issuer_keys import REFETCH_SECONDS, STALE_SECONDS
 from tests.rigs.console import browser, console, form_with, forms_of
 from tests.rigs.oauth_issuer import issuing
 
@@ -124,7 +124,7 @@ async def test_logging_out_ends_the_session_for_every_copy_of_the_cookie(tmp_pat
             stolen = {"Cookie": f"quorate_console={dict(person.http.cookies)['quorate_console']}"}
             page = await person.get("/freeze")
             assert (await thief.get("/freeze", **stolen)).url.path == "/console/freeze"
-            await person.submit(next(one for one in forms_of(page) if one.action.endswith("/logout")))
+            await person.submit(next(form for form in forms_of(page) if form.action.endswith("/logout")))
             assert (await thief.get("/freeze", **stolen)).url.path == "/console/login"
 
 

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from quorate.config import Approval
-from quorate.config.rules import Policy, Rule
-from quorate.operations.units import moment
-from quorate.state.findings import Findings, NextCall, Observation
-from quorate.state.freeze import Freeze
-from quorate.surfaces.web.console.templates import ago, span
+from quorate.config.policy import Policy, Rule
+from quorate.console.templates import ago, span
+from quorate.state.limits import Freeze
+from quorate.units import moment
+from quorate.watch.finding_store import Findings, NextCall, Observation
 from tests.rigs.console import PASSPHRASE, browser, console, form_with, forms_of
 
 pytestmark = pytest.mark.anyio
@@ -24,9 +24,9 @@ async def test_the_inventory_has_every_guest_node_and_storage_with_its_load(tmp_
         for name in ("pve1", "docker01", "local-lvm", "nas"):
             assert name in text
         assert re.search(r'<rect class="fill" width="\d+"', text)
-        found = (await person.get("/inventory?search=dock&status=running&sort=name")).text
-        assert "docker01" in found
-        assert "router" not in found
+        page = (await person.get("/inventory?search=dock&status=running&sort=name")).text
+        assert "docker01" in page
+        assert "router" not in page
 
 
 async def test_five_thousand_guests_are_shown_in_pages_of_a_bounded_size(tmp_path):
@@ -188,11 +188,14 @@ async def test_a_token_for_other_clusters_sees_nothing_of_this_one(tmp_path):
         async with browser(quorate, elsewhere) as person:
             for path in ("", "/timeline", "/inventory", "/activity"):
                 assert "test-vm" not in (await person.get(path)).text
+            verification = (await person.get("/part/verification")).text
+            assert "The chain is intact" in verification
+            assert "test-vm" not in verification
 
 
 async def test_a_run_shows_its_progress_and_can_be_paused_and_resumed(tmp_path):
     def form_of(page):
-        return next(one for one in forms_of(page) if one.action.endswith(run))
+        return next(form for form in forms_of(page) if form.action.endswith(run))
 
     async with console(tmp_path, approval=Approval.NONE, toolsets=("all",)) as quorate, browser(quorate) as person:
         tomorrow = moment(quorate.rig.clock.now() + 86400)
@@ -215,9 +218,9 @@ async def test_a_finding_is_acknowledged_from_its_page(tmp_path):
     async with console(tmp_path, toolsets=("all", "homelab")) as quorate, browser(quorate) as person:
         findings = Findings(quorate.rig.app.store)
         await findings.observe("demo", [trouble], lambda _: True)
-        (found,) = await findings.open()
-        page = await person.get(f"/findings/{found.id}")
-        form = next(one for one in forms_of(page) if "note" in one.fields)
-        answer = await person.submit(form, f"/findings/{found.id}", note="being replaced")
+        (finding,) = await findings.open()
+        page = await person.get(f"/findings/{finding.id}")
+        form = next(candidate for candidate in forms_of(page) if "note" in candidate.fields)
+        answer = await person.submit(form, f"/findings/{finding.id}", note="being replaced")
         assert answer.status_code == 200
-        assert (await findings.get(found.id)).note == "being replaced"
+        assert (await findings.get(finding.id)).note == "being replaced"

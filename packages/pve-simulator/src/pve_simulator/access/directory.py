@@ -194,8 +194,8 @@ class Access:
         for pool in self.pools.values():
             paths.update(dict.fromkeys(f"/vms/{vmid}" for vmid in sorted(pool.vms)))
             paths.update(dict.fromkeys(f"/storage/{storage}" for storage in sorted(pool.storages)))
-        found = {path: self.privileges(authid, path) for path in paths}
-        return {path: as_numbers(held) for path, held in found.items() if held}
+        permissions = {path: self.privileges(authid, path) for path in paths}
+        return {path: as_numbers(held) for path, held in permissions.items() if held}
 
     def _compute_permissions(self, authid: str, path: str) -> Privileges:
         token = None
@@ -231,15 +231,15 @@ class Access:
         known = self._pool_roles.get(authid)
         if known is not None:
             return known
-        found: dict[str, set[str]] = {}
+        roles_by_path: dict[str, set[str]] = {}
         for pool in self.pools.values():
             roles = self._roles(authid, f"/pool/{pool.id}")
             if roles:
                 members = [f"/vms/{vmid}" for vmid in pool.vms] + [f"/storage/{name}" for name in pool.storages]
                 for member in members:
-                    found.setdefault(member, set()).update(roles)
-        self._pool_roles[authid] = found
-        return found
+                    roles_by_path.setdefault(member, set()).update(roles)
+        self._pool_roles[authid] = roles_by_path
+        return roles_by_path
 
     def _roles(self, authid: str, path: str) -> dict[str, bool]:
         """The roles that the ACLs alone grant on a path."""

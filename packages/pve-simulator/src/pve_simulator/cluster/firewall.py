@@ -1,16 +1,18 @@
-"""The firewall configuration of the cluster, its nodes, guests and vnets."""
+"""The firewall configuration of the cluster, its nodes, guests and vnets, and what PVE accepts in a rule."""
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from pve_schema.firewall_formats import ALIAS, family_of
 from pve_simulator.cluster.config_files import digest_of
-from pve_simulator.cluster.sdn_routes import require_vnet
-from pve_simulator.http.refusals import failure
+from pve_simulator.http.refusals import Refusal, bad_parameters, existing, failure
 from pve_simulator.http.routing import Call
+from pve_simulator.routes.sdn import require_vnet
 from pve_simulator.world import World
 
 Entry = dict[str, Any]
@@ -111,3 +113,212 @@ def scope_of(call: Call, *, changes: bool = False) -> FirewallScope:
 
 def _scope(kind: str, file: FirewallFile, cluster: FirewallFile) -> FirewallScope:
     return FirewallScope(kind, file, file.rules, cluster)
+
+
+MACROS = {
+    "Amanda": "Amanda Backup", "Auth": "Auth (identd) traffic", "BGP": "Border Gateway Protocol traffic",
+    "BitTorrent": "BitTorrent traffic for BitTorrent 3.1 and earlier",
+    "BitTorrent32": "BitTorrent traffic for BitTorrent 3.2 and later",
+    "CVS": "Concurrent Versions System pserver traffic",
+    "Ceph": "Ceph Storage Cluster traffic (Ceph Monitors, OSD & MDS Daemons)",
+    "Citrix": "Citrix/ICA traffic (ICA, ICA Browser, CGP)",
+    "DAAP": "Digital Audio Access Protocol traffic (iTunes, Rythmbox daemons)",
+    "DCC": "Distributed Checksum Clearinghouse spam filtering mechanism", "DHCPfwd": "Forwarded DHCP traffic",
+    "DHCPv6": "DHCPv6 traffic", "DNS": "Domain Name System traffic (upd and tcp)",
+    "Distcc": "Distributed Compiler service", "FTP": "File Transfer Protocol", "Finger": "Finger protocol (RFC 742)",
+    "GNUnet": "GNUnet secure peer-to-peer networking traffic",
+    "GRE": "Generic Routing Encapsulation tunneling protocol", "Git": "Git distributed revision control traffic",
+    "HKP": "OpenPGP HTTP key server protocol traffic", "HTTP": "Hypertext Transfer Protocol (WWW)",
+    "HTTPS": "Hypertext Transfer Protocol (WWW) over SSL", "ICPV2": "Internet Cache Protocol V2 (Squid) traffic",
+    "ICQ": "AOL Instant Messenger traffic", "IMAP": "Internet Message Access Protocol",
+    "IMAPS": "Internet Message Access Protocol over SSL", "IPIP": "IPIP capsulation traffic",
+    "IPsec": "IPsec traffic", "IPsecah": "IPsec authentication (AH) traffic",
+    "IPsecnat": "IPsec traffic and Nat-Traversal", "IRC": "Internet Relay Chat traffic",
+    "Jetdirect": "HP Jetdirect printing", "L2TP": "Layer 2 Tunneling Protocol traffic",
+    "LDAP": "Lightweight Directory Access Protocol traffic",
+    "LDAPS": "Secure Lightweight Directory Access Protocol traffic", "MDNS": "Multicast DNS",
+    "MSNP": "Microsoft Notification Protocol", "MSSQL": "Microsoft SQL Server",
+    "Mail": "Mail traffic (SMTP, SMTPS, Submission)", "Munin": "Munin networked resource monitoring traffic",
+    "MySQL": "MySQL server", "NNTP": "NNTP traffic (Usenet).", "NNTPS": "Encrypted NNTP traffic (Usenet)",
+    "NTP": "Network Time Protocol (ntpd)",
+    "NeighborDiscovery": "IPv6 neighbor solicitation, neighbor and router advertisement",
+    "OSPF": "OSPF multicast traffic", "OpenVPN": "OpenVPN traffic", "PCA": "Symantec PCAnywere (tm)",
+    "PMG": "Proxmox Mail Gateway web interface", "POP3": "POP3 traffic", "POP3S": "Encrypted POP3 traffic",
+    "PPtP": "Point-to-Point Tunneling Protocol", "Ping": "ICMP echo request", "PostgreSQL": "PostgreSQL server",
+    "Printer": "Line Printer protocol printing", "RDP": "Microsoft Remote Desktop Protocol traffic",
+    "RIP": "Routing Information Protocol (bidirectional)", "RNDC": "BIND remote management protocol",
+    "Razor": "Razor Antispam System", "Rdate": "Remote time retrieval (rdate)", "Rsync": "Rsync server",
+    "SANE": "SANE network scanning", "SMB": "Microsoft SMB traffic", "SMBswat": "Samba Web Administration Tool",
+    "SMTP": "Simple Mail Transfer Protocol", "SMTPS": "Encrypted Simple Mail Transfer Protocol",
+    "SNMP": "Simple Network Management Protocol", "SPAMD": "Spam Assassin SPAMD traffic",
+    "SPICEproxy": "Proxmox VE SPICE display proxy traffic", "SSH": "Secure shell traffic",
+    "SVN": "Subversion server (svnserve)", "SixXS": "SixXS IPv6 Deployment and Tunnel Broker",
+    "Squid": "Squid web proxy traffic", "Submission": "Mail message submission traffic",
+    "Syslog": "Syslog protocol (RFC 5424) traffic", "TFTP": "Trivial File Transfer Protocol traffic",
+    "Telnet": "Telnet traffic", "Telnets": "Telnet over SSL", "Time": "RFC 868 Time protocol",
+    "Trcrt": "Traceroute (for up to 30 hops) traffic", "VNC": "VNC traffic for VNC display's 0 - 99",
+    "VNCL": "VNC traffic from Vncservers to Vncviewers in listen mode", "Web": "WWW traffic (HTTP and HTTPS)",
+    "Webcache": "Web Cache/Proxy traffic (port 8080)", "Webmin": "Webmin traffic",
+    "Whois": "Whois (nicname, RFC 3912) traffic",
+}  # fmt: skip
+
+# Protocol and ports that a macro sets. Those of the other macros depend on the address family.
+_SETTINGS = {
+    name: [dict(zip(("proto", "dport"), rule.split("/"), strict=False)) for rule in rules.split("+")]
+    for name, rules in re.findall(r"(\S+)=(\S+)", (
+        "Amanda=udp/10080+tcp/10080 Auth=tcp/113 BGP=tcp/179 Citrix=tcp/1494+udp/1604+tcp/2598 CVS=tcp/2401"
+        " DAAP=tcp/3689+udp/3689 DNS=udp/53+tcp/53 FTP=tcp/21 Finger=tcp/79 GRE=47 Git=tcp/9418 HKP=tcp/11371"
+        " HTTP=tcp/80 HTTPS=tcp/443 IMAP=tcp/143 IMAPS=tcp/993 IRC=tcp/6667 L2TP=udp/1701 LDAP=tcp/389 LDAPS=tcp/636"
+        " MDNS=udp/5353 MSSQL=tcp/1433 Mail=tcp/25+tcp/465+tcp/587 Munin=tcp/4949 MySQL=tcp/3306 NNTP=tcp/119"
+        " NNTPS=tcp/563 NTP=udp/123 OSPF=89 OpenVPN=udp/1194 PMG=tcp/8006 POP3=tcp/110 POP3S=tcp/995"
+        " PPtP=47+tcp/1723 PostgreSQL=tcp/5432 RDP=tcp/3389 Rsync=tcp/873 SMTP=tcp/25 SMTPS=tcp/465"
+        " SNMP=udp/161:162+tcp/161 SPICEproxy=tcp/3128 SSH=tcp/22 SVN=tcp/3690 Squid=tcp/3128 Submission=tcp/587"
+        " Syslog=udp/514+tcp/514 TFTP=udp/69 Telnet=tcp/23 VNC=tcp/5900:5999 Web=tcp/80+tcp/443 Webcache=tcp/8080"
+        " Webmin=tcp/10000 Whois=tcp/43"
+    ))
+}  # fmt: skip
+PREFERRED_NAMES = {name.lower(): name for name in MACROS}
+"""Macro names are case-insensitive; the rule stores the canonical spelling."""
+
+
+_RULE_NAMES: Final = "type action macro iface source dest proto dport sport icmp-type log enable comment"
+RULE_KEYS: Final = _RULE_NAMES.split()
+
+_TYPES_BY_RULE_ENV: Final = {
+    "cluster": ("in", "out", "forward", "group"),
+    "host": ("in", "out", "forward", "group"),
+    "group": ("in", "out", "forward"),
+    "vm": ("in", "out", "group"),
+    "ct": ("in", "out", "group"),
+    "vnet": ("forward", "group"),
+}
+_ACTIONS: Final = ("ACCEPT", "DROP", "REJECT")
+_GROUP_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9\-_]+")
+_IPSET: Final = re.compile(r"\+((?:(?:dc|guest)/)?[A-Za-z][A-Za-z0-9\-_]+)")
+_WITH_PORTS: Final = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "6", "17", "33", "132", "136"})
+_ICMP: Final = frozenset({"icmp", "icmpv6", "ipv6-icmp"})
+
+
+def check_rule(rule: dict[str, Any], rule_env: str, own: FirewallFile | None, cluster: FirewallFile) -> None:
+    """Refuse a rule that is invalid in this rule_env; normalizes the macro's spelling."""
+    _check_type(rule, rule_env)
+    _check_interface(rule, rule_env)
+    if "macro" in rule:
+        preferred = PREFERRED_NAMES.get(rule["macro"].lower())
+        if preferred is None:
+            raise bad_parameters({"macro": f"unknown macro '{rule['macro']}'"})
+        rule["macro"] = preferred
+    _check_ports(rule)
+    for name in ("source", "dest"):
+        _check_reference(name, rule.get(name), own, cluster)
+    if len(_families(rule, own, cluster)) > 1:
+        raise failure("detected mixed ipv4/ipv6 addresses in rule")
+    fixed = [setting for part in _SETTINGS.get(rule.get("macro", ""), ()) for setting in part.items()]
+    for name, value in fixed:
+        if rule.get(name, value) != value:
+            raise bad_parameters({name: f"parameter '{name}' already define in macro (value = '{value}')"})
+
+
+def copy_rule(rule: dict[str, Any], params: Mapping[str, Any]) -> None:
+    """Copy the parameters in the file's form; an empty text removes a setting."""
+    for key in (key for key in RULE_KEYS if key in params):
+        value = params[key]
+        rule[key] = min(value, 1) if key == "enable" else value.strip() if key == "comment" else value
+        if rule[key] in ("", "-"):
+            del rule[key]
+
+
+def _check_type(rule: dict[str, Any], rule_env: str) -> None:
+    for name in ("type", "action"):
+        if name not in rule:
+            raise bad_parameters({name: "missing property"})
+    kind, action = rule["type"], rule["action"]
+    if kind not in _TYPES_BY_RULE_ENV[rule_env]:
+        raise bad_parameters({"type": f"invalid rule type '{kind}' for rule_env '{rule_env}'"})
+    if kind == "group":
+        if not _GROUP_NAME.fullmatch(action):
+            raise bad_parameters({"action": "invalid characters in security group name"})
+    elif action not in _ACTIONS:
+        raise bad_parameters({"action": f"unknown action '{action}'"})
+
+
+def _check_interface(rule: dict[str, Any], rule_env: str) -> None:
+    if "iface" not in rule:
+        return
+    if rule_env in ("group", "vnet"):
+        raise bad_parameters({"type": "parameter -i not allowed for this rule type"})
+    if rule_env in ("vm", "ct") and not re.fullmatch(r"net\d+", rule["iface"]):
+        raise bad_parameters({"iface": r"value does not match the regex pattern 'net\d+'"})
+
+
+def _check_ports(rule: dict[str, Any]) -> None:
+    proto = rule.get("proto")
+    if "dport" in rule:
+        if not proto:
+            raise bad_parameters({"proto": "missing property - 'dport' requires this property"})
+        if proto not in _WITH_PORTS and proto not in _ICMP:
+            raise bad_parameters({"dport": f"protocol '{proto}' does not support ports"})
+    if "icmp-type" in rule:
+        if proto not in _ICMP:
+            raise bad_parameters({"proto": "missing property - 'icmp-type' requires this property"})
+        if "dport" in rule:
+            raise bad_parameters({"icmp-type": "'icmp-type' cannot be specified together with 'dport'"})
+    if "sport" in rule:
+        if not proto:
+            raise bad_parameters({"proto": "missing property - 'sport' requires this property"})
+        if proto not in _WITH_PORTS:
+            raise bad_parameters({"sport": f"protocol '{proto}' does not support ports"})
+
+
+def _check_reference(name: str, value: str | None, own: FirewallFile | None, cluster: FirewallFile) -> None:
+    """An IP set or alias in a rule must exist, in the guest's own file or in the cluster's."""
+    if value is None:
+        return
+    files = [file for file in (own, cluster) if file is not None]
+    if value.startswith("+"):
+        match = existing(_IPSET.fullmatch(value), bad_parameters({name: f"invalid ipset name '{value}'"}))
+        referenced = _without_scope(match[1])
+        if not any(referenced in file.ipsets for file in files):
+            raise bad_parameters({name: f"no such ipset '{match[1]}'"})
+    elif ALIAS.fullmatch(value):
+        referenced = _without_scope(value).lower()
+        if not any(referenced in file.aliases for file in files):
+            raise bad_parameters({name: f"no such alias '{value}'"})
+
+
+def about_rule(rule: Mapping[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> dict[str, Any]:
+    """The derived fields of a rule in lists: its address family, and references that no longer exist."""
+    facts: dict[str, Any] = {}
+    families = _families(rule, own, cluster)
+    if families:
+        facts["ipversion"] = min(families)
+    errors: dict[str, str] = {}
+    for name in ("source", "dest"):
+        try:
+            _check_reference(name, rule.get(name), own, cluster)
+        except Refusal as refusal:
+            errors |= refusal.errors or {}
+    return facts | ({"errors": errors} if errors else {})
+
+
+def _families(rule: Mapping[str, Any], own: FirewallFile | None, cluster: FirewallFile) -> set[int]:
+    parts = [part for name in ("source", "dest") for part in str(rule.get(name, "")).split(",")]
+    families = {family_of(_address_of(part, own, cluster)) for part in parts} - {None}
+    if rule.get("proto") == "icmp":
+        families.add(4)
+    elif rule.get("proto") in _ICMP:
+        families.add(6)
+    return {family for family in families if family is not None}
+
+
+def _address_of(text: str, own: FirewallFile | None, cluster: FirewallFile) -> str:
+    """An address unchanged, an alias resolved."""
+    name = _without_scope(text).lower()
+    for file in (own, cluster):
+        if file is not None and name in file.aliases:
+            return str(file.aliases[name]["cidr"])
+    return text
+
+
+def _without_scope(name: str) -> str:
+    return name.removeprefix("dc/").removeprefix("guest/")

@@ -1,7 +1,4 @@
-"""The rules of the HA manager: which nodes resources prefer, and which resources belong together or apart.
-
-PVE 8 has groups of nodes instead; both say the same things about where a resource may be.
-"""
+"""The rules of HA, and the groups of PVE 8: which nodes resources prefer, and which belong together or apart."""
 
 from __future__ import annotations
 
@@ -76,11 +73,11 @@ def resources_of(rule: Rule) -> list[str]:
 
 def parse_nodes(text: Any) -> dict[str, int]:
     """Node -> priority of `n1:2,n2`."""
-    found = {}
+    priorities = {}
     for part in split_list(text):
         name, _, priority = part.partition(":")
-        found[name] = int(priority) if priority.isdecimal() else 0
-    return found
+        priorities[name] = int(priority) if priority.isdecimal() else 0
+    return priorities
 
 
 def written_nodes(text: Any) -> str:
@@ -90,27 +87,27 @@ def written_nodes(text: Any) -> str:
 
 def errors_of(rules: HaRules, node_count: int) -> dict[str, list[str]]:
     """Infeasible rules, with the reasons."""
-    found: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
     affinity_rules = rules.active("node-affinity")
     for name, rule in affinity_rules.items():
         for sid in resources_of(rule):
             if any(sid in resources_of(other) for other_name, other in affinity_rules.items() if other_name != name):
                 text = f"resource '{sid}' is already used in another node affinity rule"
-                found.setdefault(name, []).append(text)
+                errors.setdefault(name, []).append(text)
     relations = rules.active("resource-affinity")
     for name, rule in relations.items():
-        found.setdefault(name, []).extend(_relation_errors(rule, relations, node_count))
-    return {name: texts for name, texts in found.items() if texts}
+        errors.setdefault(name, []).extend(_relation_errors(rule, relations, node_count))
+    return {name: texts for name, texts in errors.items() if texts}
 
 
 def _relation_errors(rule: Rule, relations: Mapping[str, Rule], node_count: int) -> list[str]:
     resources, affinity = set(resources_of(rule)), rule["affinity"]
-    found = []
+    errors = []
     if len(resources) < 2:
-        found.append("rule is ineffective as there are less than two resources")
+        errors.append("rule is ineffective as there are less than two resources")
     if affinity == "negative" and len(resources) > node_count:
-        found.append("rule defines more resources than available nodes")
-    return found + [
+        errors.append("rule defines more resources than available nodes")
+    return errors + [
         f"rule shares two or more resources with a {other['affinity']} resource affinity rule"
         for other in relations.values()
         if other["affinity"] != affinity and len(resources & set(resources_of(other))) >= 2

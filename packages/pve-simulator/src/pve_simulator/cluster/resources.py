@@ -2,7 +2,8 @@
 
 A row has two sources, as in PVE. Data of the cluster file system is current: which guests exist on which node, their
 pool, tags, lock and HA state; which storages exist, with their content types. Name, status, sizes and load come from
-the latest report of the status daemon, up to ten seconds old; without a report, the status is "unknown".
+the latest report of the status daemon, up to ten seconds old; without a report, the status is "unknown". The last
+report of a node without power stays for three minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from pve_simulator.guests import status
 from pve_simulator.guests.guest import Guest
+from pve_simulator.nodes.power_loss import still_reported
 from pve_simulator.nodes.status_daemon import GuestReport, StatusDaemon
 from pve_simulator.storage.storages import Storage
 from pve_simulator.world import Node, World
@@ -56,6 +58,8 @@ class ResourceRows:
             "level": "",
         }
         if not node.online:
+            if node.died_at is not None and numbers:
+                row |= {"maxcpu": node.cpus, "maxmem": node.memory, "cgroup-mode": 2}
             return row
         row["cgroup-mode"] = 2
         return row | self._node_numbers()[node.name] if numbers else row
@@ -66,7 +70,7 @@ class ResourceRows:
             "id": f"storage/{node.name}/{storage.id}", "type": "storage", "storage": storage.id, "node": node.name,
             "plugintype": storage.type, "content": ",".join(storage.content), "shared": int(storage.shared),
         }  # fmt: skip
-        report = self._daemon.storages.get((node.name, storage.id)) if node.online else None
+        report = self._daemon.storages.get((node.name, storage.id)) if self._is_reported(node) else None
         if report is None:
             return row | {"status": "unknown"}
         return row | {"status": "available", "disk": report.used, "maxdisk": report.total}
@@ -76,7 +80,7 @@ class ResourceRows:
         cached = self._cache.get(guest.vmid)
         if cached is None:
             cached = self._cache[guest.vmid] = _CachedRow()
-        report = self._daemon.guests.get(guest.vmid) if world.nodes[guest.node].online else None
+        report = self._daemon.guests.get(guest.vmid) if self._is_reported(world.nodes[guest.node]) else None
         pool = world.access.pool_of(guest.vmid)
         ha = world.ha.get(guest.sid) if world.ha else None
         key = (guest, guest.revision, guest.node, report, pool, None if ha is None else ha.shown_state)
@@ -91,16 +95,20 @@ class ResourceRows:
         cached.row = msgspec.Raw(cached.fixed + numbers + b"}")
         return cached
 
+    def _is_reported(self, node: Node) -> bool:
+        return still_reported(node, self._world.clock.now())
+
     def _load(self, report: GuestReport) -> dict[str, Any]:
         """The load of a guest at the latest report."""
         if self._loads[0] != self._daemon.reported_at:
             self._loads = (self._daemon.reported_at, {})
-        found = self._loads[1].get(report.vmid)
-        if found is None:
-            found = status.load(self._world, report, self._daemon.reported_at)
-            found["memhost"] = status.host_memory(report, found["mem"])
-            self._loads[1][report.vmid] = found
-        return found
+        load = self._loads[1].get(report.vmid)
+        if load is None:
+            died_at = self._world.nodes[report.node].died_at
+            load = status.load(self._world, report, self._daemon.reported_at if died_at is None else died_at)
+            load["memhost"] = status.host_memory(report, load["mem"])
+            self._loads[1][report.vmid] = load
+        return load
 
     def _node_numbers(self) -> dict[str, dict[str, Any]]:
         """The load of all nodes at the latest report, summed over the guests."""

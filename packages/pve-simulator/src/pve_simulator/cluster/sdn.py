@@ -8,6 +8,7 @@ import uuid
 from typing import Any, Final, Literal
 
 from pve_simulator.cluster.config_files import UNDEFINED_TYPE, Section, SectionFile, section_type
+from pve_simulator.http.parameters import split_pairs
 from pve_simulator.http.refusals import bad_parameters, existing, failure
 from pve_simulator.world import World
 
@@ -80,8 +81,8 @@ class Sdn:
 
     def pending(self, kind: Kind) -> dict[str, Section]:
         """All objects, running values first, with `state` and `pending` where the two differ."""
-        wanted, running = self.files[kind].sections, self._running[kind]
-        return {name: _compare(running.get(name), wanted.get(name)) for name in sorted({*wanted, *running})}
+        configured, running = self.files[kind].sections, self._running[kind]
+        return {name: _compare(running.get(name), configured.get(name)) for name in sorted({*configured, *running})}
 
     def has_pending(self) -> bool:
         return any(self.files[kind].sections != self._running[kind] for kind in self.files)
@@ -172,11 +173,7 @@ def network_of(subnet: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 def dhcp_ranges(subnet: Section) -> list[dict[str, str]]:
     """The DHCP ranges, parsed from property strings."""
-    found = []
-    for text in subnet.get("dhcp-range", []):
-        pairs = (part.partition("=") for part in text.split(","))
-        found.append({key: value for key, _, value in pairs})
-    return found
+    return [split_pairs(text) for text in subnet.get("dhcp-range", [])]
 
 
 def _check_tag(tag: int | None, word: str, highest: int) -> None:
@@ -187,30 +184,30 @@ def _check_tag(tag: int | None, word: str, highest: int) -> None:
 
 
 def _check_range(dhcp_range: dict[str, str], network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> None:
-    found: list[Any] = []
+    ends: list[Any] = []
     for name in ("start-address", "end-address"):
         text = dhcp_range.get(name, "")
         try:
             address = ipaddress.ip_address(text)
         except ValueError as error:
             raise bad_parameters({"dhcp-range": f"{name} is not a valid IP {text}"}) from error
-        found.append(address)
-    if found[0].version == found[1].version and found[0] > found[1]:
-        text = f"start-address {found[0]} must be smaller than end-address {found[1]}"
+        ends.append(address)
+    if ends[0].version == ends[1].version and ends[0] > ends[1]:
+        text = f"start-address {ends[0]} must be smaller than end-address {ends[1]}"
         raise bad_parameters({"dhcp-range": text})
-    for name, address in zip(("start-address", "end-address"), found, strict=True):
+    for name, address in zip(("start-address", "end-address"), ends, strict=True):
         if address not in network:
             raise bad_parameters({"dhcp-range": f"{name} {address} is not in subnet {network}"})
 
 
-def _compare(running: Section | None, wanted: Section | None) -> Section:
+def _compare(running: Section | None, configured: Section | None) -> Section:
     """One object of the pending view."""
-    if wanted is None:
+    if configured is None:
         return {**(running or {}), "state": "deleted", "pending": {}}
     if running is None:
-        pending = {key: value for key, value in wanted.items() if key not in ("type", "vnet")}
-        shown = {key: value for key, value in wanted.items() if key in ("type", "vnet")}
+        pending = {key: value for key, value in configured.items() if key not in ("type", "vnet")}
+        shown = {key: value for key, value in configured.items() if key in ("type", "vnet")}
         return {**shown, "state": "new", "pending": pending}
-    changes = {key: value for key, value in wanted.items() if running.get(key) != value}
-    changes |= dict.fromkeys(running.keys() - wanted.keys(), "deleted")
+    changes = {key: value for key, value in configured.items() if running.get(key) != value}
+    changes |= dict.fromkeys(running.keys() - configured.keys(), "deleted")
     return {**running, **({"state": "changed", "pending": changes} if changes else {})}

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_COMMAND_MODULES = ("file_commands", "find_command", "service_commands", "shell", "system_commands", "text_commands")
+_COMMAND_MODULES = ("file_commands", "service_commands", "shell", "system_commands", "text_commands")
 _BINARY = b"\x7fELF"
 
 

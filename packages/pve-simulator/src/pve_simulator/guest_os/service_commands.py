@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from pve_simulator.guest_os.execution import Io, command, split_options
-from pve_simulator.guest_os.installation import Unit
+from pve_simulator.guest_os.machine import Unit
 
 _LINES = 10
 
@@ -130,7 +130,7 @@ def _timestamp(io: Io) -> str:
     return datetime.fromtimestamp(io.machine.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
 
 
-def _show(io: Io, name: str, unit: Unit | None, wanted: str | None) -> int:
+def _show(io: Io, name: str, unit: Unit | None, keys: str | None) -> int:
     """Show the properties of a unit; a missing unit has some, too."""
     active, sub = ("inactive", "dead") if unit is None else _state(unit)
     changed = 0.0 if unit is None else unit.changed_at
@@ -148,7 +148,7 @@ def _show(io: Io, name: str, unit: Unit | None, wanted: str | None) -> int:
     }
     if unit is not None and unit.starting:
         properties["Job"] = "4127"
-    for key in wanted.split(",") if wanted else properties:
+    for key in keys.split(",") if keys else properties:
         if key in properties:
             io.say(f"{key}={properties[key]}")
     return 0
@@ -212,17 +212,26 @@ def _shut_down(io: Io, *, reboot: bool) -> int:
 
 @command("journalctl")
 def journalctl(io: Io, args: list[str]) -> None:
-    options, _ = split_options(args, with_value=("u", "unit", "n", "lines", "o", "output", "p", "S", "since"))
-    wanted = (options.get("u") or options.get("unit") or "").removesuffix(".service")
+    """As of systemd 252, which counts from the oldest line if --since is given."""
+    with_value = ("u", "unit", "n", "lines", "o", "output", "p", "S", "since", "U", "until")
+    options, _ = split_options(args, with_value=with_value)
+    name = (options.get("u") or options.get("unit") or "").removesuffix(".service")
     lines: list[str] = []
     for unit in io.machine.services.values():
-        if wanted in ("", unit.name):
+        if name in ("", unit.name):
             begun = f"{io.machine.hostname} systemd[1]: Started {unit.name}.service - {unit.description}."
             lines += unit.log or ([begun] if unit.active else [])
-    count = options.get("n") or options.get("lines") or str(_LINES if wanted else len(lines))
-    for line in lines[-int(count) :] if count.isdecimal() and int(count) else []:
+    count = options.get("n") or options.get("lines") or str(_LINES if name else len(lines))
+    most = int(count) if count.isdecimal() else 0
+    if {"r", "reverse"} & options.keys():
+        shown = lines[::-1][:most]
+    elif {"S", "since"} & options.keys():
+        shown = lines[:most]
+    else:
+        shown = lines[-most:] if most else []
+    for line in shown:
         io.say(line)
-    if wanted and not lines and not {"q", "quiet"} & options.keys():
+    if name and not lines and not {"q", "quiet"} & options.keys():
         io.say("-- No entries --")
 
 

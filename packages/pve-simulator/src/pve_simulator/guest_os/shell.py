@@ -156,7 +156,7 @@ class Shell:
         if streams is not None:
             setattr(io, streams[0], getattr(io, streams[1]))
             return
-        path = io.path(await self._words.one(redirection.target, io))
+        path = io.path(await self._words.text(redirection.target, io))
         if redirection.operator == "<":
             io.stdin = io.machine.files.read(path)
             return
@@ -184,7 +184,7 @@ class Shell:
                 await self._steps(each.group, io)
             return
         assignments, words = self._split_assignments(each.words)
-        values = {name: await self._words.one(value, io) for name, value in assignments}
+        values = {name: await self._words.text(value, io) for name, value in assignments}
         argv = [text for word in words for text in await self._words.fields(word, io)]
         if argv:
             await self._call(argv, io, values)
@@ -254,7 +254,7 @@ class Shell:
         return True
 
     async def _case(self, what: Case, io: Io) -> None:
-        value = await self._words.one(what.word, io)
+        value = await self._words.text(what.word, io)
         self._code = 0
         for patterns, body in what.branches:
             for pattern in patterns:
@@ -301,15 +301,15 @@ class Shell:
 
     @staticmethod
     def _split_assignments(words: list[Word]) -> tuple[list[tuple[str, Word]], list[Word]]:
-        found: list[tuple[str, Word]] = []
+        assignments: list[tuple[str, Word]] = []
         for position, word in enumerate(words):
             plain = "".join(part.value if part.kind == "text" and not part.quoted else "\0" for part in word)
             match = _ASSIGNMENT.fullmatch(plain)
             if match is None:
-                return found, words[position:]
+                return assignments, words[position:]
             rest = word[len(match[1]) + 1 :]  # unquoted text has one part per character
-            found.append((match[1], rest))
-        return found, []
+            assignments.append((match[1], rest))
+        return assignments, []
 
     async def _substitute(self, text: str, io: Io) -> str:
         inner = io.copy(out=bytearray(), env=dict(io.env))
@@ -349,6 +349,10 @@ class Shell:
             io.complain(f"{self._name}: 1: exec: {args[0]}: not found")
             raise _Exit(127)
         raise _Exit(await program(io.copy(), args))
+
+    async def _eval(self, io: Io, args: list[str]) -> int:
+        await self._steps(parse(" ".join(args)), io)
+        return self._code
 
     async def _export(self, io: Io, args: list[str]) -> int:
         for each in args:
@@ -414,6 +418,7 @@ _BUILTINS: dict[str, _Builtin] = {
     "break": Shell._break,  # noqa: SLF001
     "continue": Shell._continue,  # noqa: SLF001
     "exec": Shell._exec,  # noqa: SLF001
+    "eval": Shell._eval,  # noqa: SLF001
     "export": Shell._export,  # noqa: SLF001
     "set": Shell._set,  # noqa: SLF001
     "shift": Shell._shift,  # noqa: SLF001

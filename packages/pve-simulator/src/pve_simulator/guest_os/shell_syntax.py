@@ -108,7 +108,7 @@ class _Lexer:
         self._at = 0
 
     def pieces(self) -> list[Piece]:
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         while self._at < len(self._text):
             char = self._text[self._at]
             if char in " \t":
@@ -116,8 +116,8 @@ class _Lexer:
             elif char == "#":
                 self._at = (self._text + "\n").index("\n", self._at)
             else:
-                found.append(self._operator() or self._word())
-        return found
+                pieces.append(self._operator() or self._word())
+        return pieces
 
     def _operator(self) -> str | None:
         for operator in _OPERATORS:
@@ -210,20 +210,20 @@ class _Parser:
 
     def steps(self, *ends: str) -> list[Step]:
         """Parse up to one of these words, which is not consumed, or up to the end."""
-        found: list[Step] = []
+        steps: list[Step] = []
         condition: Operator = ";"
         while True:
-            while self._peek() == "\n" or (self._peek() == ";" and found):
+            while self._peek() == "\n" or (self._peek() == ";" and steps):
                 self._at += 1
             if self._at_end(ends):
-                return found
-            found.append(self._pipeline(condition))
+                return steps
+            steps.append(self._pipeline(condition))
             piece = self._peek()
             if piece in ("&&", "||"):
                 condition = "&&" if piece == "&&" else "||"
                 self._at += 1
             elif piece in (";", "\n", "&"):
-                found[-1].background = piece == "&"
+                steps[-1].background = piece == "&"
                 condition = ";"
                 self._at += 1
             elif not self._at_end(ends):

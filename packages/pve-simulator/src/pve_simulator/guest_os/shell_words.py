@@ -74,17 +74,17 @@ class Words:
         self._variables = variables
         self._substitute = substitute
 
-    async def one(self, word: Word, io: Io) -> str:
+    async def text(self, word: Word, io: Io) -> str:
         """Expand the word without field splitting."""
         return "".join([await self._value(part, io) for part in word])
 
     async def pattern(self, word: Word, io: Io) -> str:
         """Expand the word to a pattern, with quoted parts escaped."""
-        found = ""
+        pattern = ""
         for part in word:
             value = await self._value(part, io)
-            found += _literal(value) if part.quoted else value
-        return found
+            pattern += _literal(value) if part.quoted else value
+        return pattern
 
     async def fields(self, word: Word, io: Io) -> list[str]:
         """Expand the word to fields: unquoted expansions are split, globs matched against files."""

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from pve_simulator.guest_os.execution import Io, command, split_options
-from pve_simulator.guest_os.installation import kernel_of
+from pve_simulator.guest_os.machine import kernel_of
 from pve_simulator.guests.guest import Address
 
 _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "TERM": 15, "USR1": 10, "USR2": 12}
@@ -25,8 +25,8 @@ def uname(io: Io, args: list[str]) -> None:
         "m": "x86_64",
         "o": "GNU/Linux",
     }
-    wanted = list(parts) if "a" in options else [key for key in parts if key in options] or ["s"]
-    io.say(" ".join(parts[key] for key in wanted))
+    keys = list(parts) if "a" in options else [key for key in parts if key in options] or ["s"]
+    io.say(" ".join(parts[key] for key in keys))
 
 
 @command("hostname")
@@ -110,10 +110,10 @@ def df(io: Io, args: list[str]) -> int:
     blocks, share = ("1024-blocks", "Capacity") if "P" in options else ("1K-blocks", "Use%")
     heads = ("Size", "Used", "Avail") if human else (blocks, "Used", "Available")
     io.say(f"Filesystem     {kind}" + " ".join(f"{head:>10}" for head in heads) + f" {share} Mounted on")
-    for device, filesystem, total, taken, where in rows:
+    for device, filesystem, total, used_bytes, where in rows:
         part = f"{filesystem:<9}" if "T" in options else ""
-        percent = -(-taken * 100 // total)
-        numbers = " ".join(f"{format_size(value):>10}" for value in (total, taken, total - taken))
+        percent = -(-used_bytes * 100 // total)
+        numbers = " ".join(f"{format_size(value):>10}" for value in (total, used_bytes, total - used_bytes))
         io.say(f"{device:<14} {part}{numbers} {percent:>3}% {where}")
     return 0
 
@@ -221,11 +221,11 @@ def _ip_addresses(io: Io, words: list[str], *, brief: bool) -> int:
     by_name: dict[str, list[Address]] = {"lo": [Address("lo", "00:00:00:00:00:00", "127.0.0.1", 8)]}
     for address in io.machine.guest.addresses:
         by_name.setdefault(address.interface, []).append(address)
-    wanted = words[words.index("dev") + 1] if "dev" in words[:-1] else words[2] if len(words) > 2 else None
-    if wanted is not None and wanted not in by_name:
-        return io.fail(f'Device "{wanted}" does not exist.')
+    device = words[words.index("dev") + 1] if "dev" in words[:-1] else words[2] if len(words) > 2 else None
+    if device is not None and device not in by_name:
+        return io.fail(f'Device "{device}" does not exist.')
     for number, (name, addresses) in enumerate(by_name.items(), start=1):
-        if wanted not in (None, name):
+        if device not in (None, name):
             continue
         if brief:
             state = "UNKNOWN" if name == "lo" else "UP"
@@ -246,11 +246,20 @@ def apt(io: Io, args: list[str]) -> int:
     action = words[0] if words else ""
     if options.keys() & {"s", "simulate", "dry-run"} and action in ("upgrade", "dist-upgrade", "full-upgrade"):
         return _simulate(io, io.machine.updates or [])
+    if io.machine.unfetched and action == "update" and io.machine.updates is not None:
+        io.machine.updates += io.machine.unfetched
+        io.machine.unfetched.clear()
     if io.machine.updates is not None and action in ("update", "upgrade", "dist-upgrade", "full-upgrade"):
         return _upgrade(io, io.machine.updates, refresh=action == "update")
-    if action in ("update", "upgrade", "dist-upgrade", "full-upgrade"):
-        io.complain("W: Failed to fetch http://deb.debian.org/debian/  Temporary failure resolving 'deb.debian.org'")
-        return io.fail("E: Some index files failed to download. They have been ignored, or old ones used instead.", 100)
+    if action == "update":
+        strict = "APT::Update::Error-Mode=any" in args
+        mark = "E" if strict else "W"
+        io.complain(f"{mark}: Failed to fetch http://deb.debian.org/debian/dists/trixie/InRelease  Temporary failure "
+                    "resolving 'deb.debian.org'")  # fmt: skip
+        io.complain(f"{mark}: Some index files failed to download. They have been ignored, or old ones used instead.")
+        return 100 if strict else 0
+    if action in ("upgrade", "dist-upgrade", "full-upgrade"):
+        return _upgrade(io, [], refresh=False)
     if action in ("install", "remove", "purge"):
         io.say("Reading package lists...\nBuilding dependency tree...\nReading state information...")
         for name in words[1:]:

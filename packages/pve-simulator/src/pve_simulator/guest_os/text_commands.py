@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator
 
@@ -140,24 +142,24 @@ def grep(io: Io, args: list[str]) -> int:
     if pattern is None:
         return io.fail("Usage: grep [OPTION]... PATTERNS [FILE]...", 2)
     try:
-        wanted = re.compile(re.escape(pattern) if "F" in options else pattern, re.IGNORECASE if "i" in options else 0)
+        regex = re.compile(re.escape(pattern) if "F" in options else pattern, re.IGNORECASE if "i" in options else 0)
     except re.error:
         return io.fail("grep: Unmatched [, [^, [:, [., or [=", 2)
-    found, failed = 0, False
+    count, failed = 0, False
     for path, data in _inputs(io, "grep", others):
         if data is None:
             failed = True
             continue
-        found += _grep_in(io, path if len(others) > 1 else "", data, wanted, options)
-    return 2 if failed else int(found == 0)
+        count += _grep_in(io, path if len(others) > 1 else "", data, regex, options)
+    return 2 if failed else int(count == 0)
 
 
-def _grep_in(io: Io, name: str, data: bytes, wanted: re.Pattern[str], options: dict[str, str]) -> int:
+def _grep_in(io: Io, name: str, data: bytes, regex: re.Pattern[str], options: dict[str, str]) -> int:
     lines = data.decode("utf-8", "replace").splitlines()
     hits = [
         (number, line)
         for number, line in enumerate(lines, start=1)
-        if (wanted.search(line) is not None) != ("v" in options)
+        if (regex.search(line) is not None) != ("v" in options)
     ]
     prefix = f"{name}:" if name else ""
     if "q" in options:
@@ -184,9 +186,6 @@ def seq(io: Io, args: list[str]) -> int:
 
 @command("base64")
 def base64_(io: Io, args: list[str]) -> int:
-    import base64
-    import binascii
-
     options, paths = split_options(args, with_value=("w",))
     for _, data in _inputs(io, "base64", paths):
         if data is None:

@@ -10,6 +10,7 @@ from pve_simulator.cluster.firewall import Firewalls
 from pve_simulator.guests import drives, new_guests
 from pve_simulator.guests.drives import Drive, Identities, disks, is_unused_key
 from pve_simulator.guests.guest import Guest, Value, config_path
+from pve_simulator.guests.start_requirements import warn_about_nesting
 from pve_simulator.guests.status import SAVED_STATE
 from pve_simulator.guests.tool_output import cancel_mirror, copy_image, make_file_system, mirror_image, rsync_statistics
 from pve_simulator.nodes.tasks import TaskContext, TaskError, Work
@@ -18,6 +19,7 @@ from pve_simulator.storage.storages import Volume
 from pve_simulator.storage.volume_names import base_name, format_of, has_feature, is_base
 from pve_simulator.world import World
 
+_CONVERT_SECONDS = {"qemu": 1.0, "lxc": 0.1}
 _NOT_COPIED = frozenset({"parent", "lock", "template", "snaptime", "snapstate", *SAVED_STATE})
 
 
@@ -36,7 +38,7 @@ class ClonePlan:
     format: str | None = None
     target: str | None = None
     pool: str | None = None
-    made: list[Volume] = field(default_factory=list)  # volumes created so far
+    created: list[Volume] = field(default_factory=list)  # volumes created so far
 
     @property
     def source_node(self) -> str:
@@ -94,6 +96,7 @@ def clone_container(plan: ClonePlan) -> Work:
             with _undo_on_failure(plan, clone):
                 context.log(f"creating a clone of container {plan.source.vmid} with ID {plan.newid}")
                 await _make_disks(context, plan, clone)
+                warn_about_nesting(context, clone)
                 _finish(plan, clone)
 
     return work
@@ -111,7 +114,7 @@ def _enter(plan: ClonePlan, lock: str) -> Guest:
 def _undo_on_failure(plan: ClonePlan, clone: Guest) -> Iterator[None]:
     """Remove everything of a clone that fails or is interrupted."""
     try:
-        with volumes.free_on_failure(plan.world, plan.source_node, plan.made, "clone failed: "):
+        with volumes.free_on_failure(plan.world, plan.source_node, plan.created, "clone failed: "):
             yield
     except BaseException:
         new_guests.abandon(plan.world, clone)
@@ -140,7 +143,7 @@ async def _copy(context: TaskContext, plan: ClonePlan, drive: Drive) -> Volume:
     volume = volumes.copy(
         plan.world, source, plan.source_node, storage_id, plan.newid, plan.source.kind, fmt=plan.format, name=name
     )
-    plan.made.append(volume)
+    plan.created.append(volume)
     context.log(*volumes.allocation_log(plan.world.storages[storage_id], volume))
     if container:
         await copy_files(context, plan.world, volume)
@@ -168,7 +171,7 @@ async def _link(context: TaskContext, plan: ClonePlan, drive: Drive) -> Volume:
     base = volumes.existing(plan.world, plan.source_node, drive.volid)
     kind, storage_id = plan.source.kind, drive.storage
     volume = volumes.allocate(plan.world, plan.source_node, storage_id, plan.newid, kind, base.size, linked_to=base)
-    plan.made.append(volume)
+    plan.created.append(volume)
     if plan.snapname is not None and volume.parent is not None:
         volume.parent = f"snap_{base.name}_{plan.snapname}"
     context.log(*volumes.link_log(plan.world.storages[storage_id], base, volume))
@@ -193,7 +196,7 @@ def convert(world: World, guest: Guest, only: str | None = None) -> Work:
                 _mark(guest)  # a container is marked at the end
             for drive in list(disks(guest.config)):
                 if only in (None, drive.key) and not is_base(drive.volid):
-                    await context.sleep(1.0)
+                    await context.sleep(_CONVERT_SECONDS[guest.kind])
                     make_base(world, guest, drive)
             if guest.kind == "lxc":
                 _mark(guest)

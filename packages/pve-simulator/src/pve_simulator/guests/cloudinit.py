@@ -33,7 +33,7 @@ def rows(guest: Guest) -> list[dict[str, Any]]:
     """Every setting on the drive, with the pending value if it differs."""
     now = settings(guest.effective_config())
     written = now if not guest.running or guest.cloudinit is None else guest.cloudinit
-    found = []
+    shown = []
     for key in sorted(written.keys() | now.keys()):
         if key not in CLOUDINIT_OPTIONS and now.get(key) == written.get(key):
             continue  # names and nics are listed only if they are not on the drive yet
@@ -46,8 +46,8 @@ def rows(guest: Guest) -> list[dict[str, Any]]:
             row["delete"] = 1
         elif now[key] != written.get(key):
             row["pending"] = _mask(key, now[key])
-        found.append(row)
-    return found
+        shown.append(row)
+    return shown
 
 
 def _mask(key: str, value: Value) -> Value:
@@ -112,13 +112,13 @@ class _Nic:
 
 def _nics(world: World, config: dict[str, Value]) -> list[_Nic]:
     """The network devices with an ipconfig; PVE sorts them as text."""
-    found = []
+    nics = []
     for key in sorted(key for key in config if drives.is_net(key)):
         setting = f"ipconfig{key[3:]}"
         if config.get(setting):
             mac = drives.parse(world, "qemu", key, str(config[key])).get("macaddr", "").lower()
-            found.append(_Nic(f"eth{key[3:]}", mac, drives.parse(world, "qemu", setting, str(config[setting]))))
-    return found
+            nics.append(_Nic(f"eth{key[3:]}", mac, drives.parse(world, "qemu", setting, str(config[setting]))))
+    return nics
 
 
 def _nocloud_network(nics: list[_Nic], servers: list[str], domains: list[str]) -> str:

@@ -46,9 +46,9 @@ class Stream:
     async def read(self, count: int) -> bytes:
         while len(self._received) < count:
             self._received += await self.receive()
-        taken = bytes(self._received[:count])
+        data = bytes(self._received[:count])
         del self._received[:count]
-        return taken
+        return data
 
     async def receive(self) -> bytes:
         """The next message."""
@@ -220,12 +220,12 @@ class VncPort:
 
     async def wait(self, context: TaskContext) -> None:
         """Wait until a client has connected and left, for a limited time."""
-        waits = [asyncio.ensure_future(one) for one in (context.sleep(_WAIT_SECONDS), self.connected.wait())]
+        waits = [asyncio.ensure_future(each) for each in (context.sleep(_WAIT_SECONDS), self.connected.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for each in waits:
+                each.cancel()
         if not self.connected.is_set():
             raise TaskError("connection timed out")
         if not self.guest.running:

@@ -19,6 +19,7 @@ from pve_simulator.guests.new_guests import (
     system_of_container,
 )
 from pve_simulator.guests.option_privileges import GuestPrivileges, check_volume_access
+from pve_simulator.guests.start_requirements import warn_about_nesting
 from pve_simulator.guests.tool_output import tar_total
 from pve_simulator.http.refusals import bad_parameters, failure
 from pve_simulator.http.routing import Call
@@ -105,11 +106,14 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
         mounts = sorted((key for key in settings if drives.is_drive("lxc", key)), key=drives.mount_order)
         for key in mounts:
             config[key] = maker.mount_point(key, str(settings[key]))
-        await _unpack(call, context, maker.made)
+        template = await _unpack(call, context, maker.created)
         GuestPrivileges(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
     guest.config = _add_defaults(guest.vmid, config, call.params["ostemplate"])
-    guest.system = system_of_container(str(guest.config["ostype"]))
+    guest.system = system_of_container(template.name, str(guest.config["ostype"]))
+    if not template.has_systemd:
+        guest.system.systemd = 0
     guest.addresses = addresses_of(world, guest)
+    warn_about_nesting(context, guest)
     guest.touch()
     enter_pool(world.access, guest.vmid, call.params.get("pool"))
 
@@ -122,8 +126,8 @@ _TAR = (
 )
 
 
-async def _unpack(call: Call, context: TaskContext, made: list[Volume]) -> None:
-    """Unpack the template onto the root file system."""
+async def _unpack(call: Call, context: TaskContext, disks: list[Volume]) -> Volume:
+    """Unpack the template onto the root file system, and return it."""
     volid = call.params["ostemplate"]
     template = volumes.find(call.world, call.node, volid)
     if template is None:
@@ -134,23 +138,24 @@ async def _unpack(call: Call, context: TaskContext, made: list[Volume]) -> None:
     context.log(f"extracting archive '{path}'")
     await context.sleep(_SECONDS_TO_UNPACK)
     unpacked = template.size * _UNPACKED
-    if made and made[0].size and unpacked > made[0].size:
+    if disks and disks[0].size and unpacked > disks[0].size:
         context.log("tar: write error: No space left on device")
         mapping = (
             "lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- " if call.params.get("unprivileged", 1) else ""
         )
         packed = _UNPACKING.get(template.name.rpartition(".")[2], "")
         raise TaskError(f"command '{mapping}{_TAR.format(packed, call.params['vmid'])}' failed: exit code 2")
-    if made:
-        volumes.fill(call.world, call.node, made[0], unpacked)
+    if disks:
+        volumes.fill(call.world, call.node, disks[0], unpacked)
     context.log(tar_total("read", unpacked, _SECONDS_TO_UNPACK))
     context.log("Detected container architecture: amd64")
-    detected, given = os_type_of_template(volid), call.params.get("ostype", "unmanaged")
-    if given not in ("unmanaged", detected):
-        context.log(f"got unexpected ostype ({detected} != {given})")
+    detected, configured = os_type_of_template(volid), call.params.get("ostype", "unmanaged")
+    if configured not in ("unmanaged", detected):
+        context.log(f"got unexpected ostype ({detected} != {configured})")
     zone = call.params.get("timezone", "host")
     if zone != "host" and detected == "alpine":  # comes without time zone data
         context.log(f"container does not have /usr/share/zoneinfo/{zone}, timezone can not be modified")
+    return template
 
 
 def _add_defaults(vmid: int, config: dict[str, Value], template: str) -> dict[str, Value]:

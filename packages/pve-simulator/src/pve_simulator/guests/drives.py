@@ -13,13 +13,14 @@ from typing import Any
 
 from pve_schema.schema import facts
 from pve_schema.validation import PropertyString
-from pve_simulator.cluster.option_routes import DEFAULT_MAC_PREFIX, Datacenter
+from pve_simulator.cluster.datacenter import DEFAULT_MAC_PREFIX, Datacenter
 from pve_simulator.guests.guest import GIB, Kind, Value, volume_of_drive
 from pve_simulator.guests.guest import is_net as is_net
 from pve_simulator.world import World
 
 Properties = dict[str, str]
 
+HOST_CDROM = "cdrom"
 CLOUDINIT_VOLUME = re.compile(r"(?:.*/)?vm-\d+-cloudinit(?:\.\w+)?")
 
 _QEMU_DRIVE = re.compile(r"(?:ide|sata|scsi|virtio)\d+|efidisk0|tpmstate0")
@@ -115,7 +116,7 @@ def complete_net(world: World, kind: Kind, vmid: int, key: str, text: str) -> st
 
 def new_mac(world: World, *salt: object) -> str:
     """An unused MAC address, reproducible from the seed."""
-    taken = {
+    cards = {
         str(value).upper()
         for guest in world.guests.values()
         for key, value in (*guest.config.items(), *guest.pending.items())
@@ -126,7 +127,7 @@ def new_mac(world: World, *salt: object) -> str:
     while True:
         tail = hashlib.sha256(f"mac {world.seed} {salt} {attempt}".encode()).hexdigest().upper()
         mac = ":".join([*prefix, *(tail[at : at + 2] for at in range(0, 12, 2))][:6])
-        if not any(mac in card for card in taken):
+        if not any(mac in card for card in cards):
             return mac
         attempt += 1
 
@@ -189,12 +190,19 @@ def drive_order(key: str) -> tuple[int, int, str]:
 
 def all_drives(config: Mapping[str, Value]) -> Iterator[Drive]:
     """Every drive with a volume; empty CD-ROM drives are left out."""
+    return (drive for drive in _drives(config) if drive.volid not in ("none", HOST_CDROM))
+
+
+def host_cdroms(config: Mapping[str, Value]) -> Iterator[Drive]:
+    """The drives that pass on the CD drive of the node itself."""
+    return (drive for drive in _drives(config) if drive.volid == HOST_CDROM)
+
+
+def _drives(config: Mapping[str, Value]) -> Iterator[Drive]:
     for key in sorted(config, key=drive_order):
         if _DRIVE_KEY.fullmatch(key):
             text = str(config[key])
-            volid = volume_of_drive(text)
-            if volid not in ("none", "cdrom"):
-                yield Drive(key, text, volid)
+            yield Drive(key, text, volume_of_drive(text))
 
 
 def disks(config: Mapping[str, Value]) -> Iterator[Drive]:

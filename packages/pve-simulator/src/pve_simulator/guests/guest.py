@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pve_simulator.guest_os.files import Entry
+from pve_simulator.http.parameters import split_list
 from pve_simulator.nodes.tasks import Lockable, TaskError
 
 Kind = Literal["qemu", "lxc"]
@@ -57,6 +58,7 @@ class OperatingSystem:
     version: str = "13 (trixie)"
     version_id: str = "13"
     kernel: str = "6.12.57+deb13-amd64"
+    systemd: int = 257  # 0 without systemd
     agent_installed: bool = True
     agent_version: str = "10.0.2"
     obeys_shutdown: bool = True
@@ -95,6 +97,8 @@ class Guest(Lockable):
     running: bool = False
     paused: bool = False
     started_at: float = 0.0
+    arrived_at: float = 0.0
+    """When it last arrived by a live migration: the system runs on, in a new process."""
     pid: int = 0
     created_at: float = 0.0  # 0 if it existed when the simulator started
     addresses: list[Address] = field(default_factory=list)
@@ -180,10 +184,13 @@ class Guest(Lockable):
         key = self.boot_disk()
         return 0 if key is None else size_of_drive(str(self.config[key]))
 
+    def boot_devices(self) -> list[str]:
+        """The boot order, without pending changes."""
+        return split_list(str(self.config.get("boot", "")).partition("order=")[2])
+
     def boot_disk(self) -> str | None:
         """The first disk of the boot order, or the first disk."""
-        order = str(self.config.get("boot", "")).partition("order=")[2].split(";")
-        candidates = [key for key in order if _BOOT_DISK_KEY.fullmatch(key)] if order != [""] else sorted(self.config)
+        candidates = self.boot_devices() or sorted(self.config)
         for key in candidates:
             drive = str(self.config.get(key, ""))
             if _BOOT_DISK_KEY.fullmatch(key) and drive and "media=cdrom" not in drive:
@@ -219,6 +226,11 @@ class Guest(Lockable):
     def touch(self) -> None:
         """Invalidate cached rows."""
         self.revision += 1
+
+    @property
+    def process_began(self) -> float:
+        """Since when its process has run on this node; PVE shows the uptime of the process."""
+        return max(self.started_at, self.arrived_at)
 
     def start_running(self, now: float, pid: int) -> None:
         """Mark it as running and apply pending changes."""
@@ -292,6 +304,11 @@ class Guest(Lockable):
 def is_net(key: str) -> bool:
     """Whether the option is a network card."""
     return key.startswith("net") and key[3:].isdecimal()
+
+
+def task_type(kind: Kind, action: str) -> str:
+    """The type of a guest's task, such as qmstart or vzstart."""
+    return "qmigrate" if (kind, action) == ("qemu", "migrate") else f"{'qm' if kind == 'qemu' else 'vz'}{action}"
 
 
 def config_path(node: str, kind: str, vmid: int) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from pve_simulator.guests import drives
-from pve_simulator.guests.drives import Properties
+from pve_simulator.guests.drives import Properties, is_unused_key
 from pve_simulator.guests.guest import Guest, Kind, Value, volume_of_drive
 from pve_simulator.guests.tool_output import copy_efi_image, make_file_system
 from pve_simulator.nodes.tasks import TaskError
@@ -18,8 +17,8 @@ from pve_simulator.world import World
 
 Log = Callable[..., None]
 
-UNUSED = re.compile(r"unused\d+")
 _MAX_UNUSED = 256
+_SECTOR = 512  # QEMU counts whole ones, also of an image that ends within one
 
 
 def silent(*_lines: str) -> None:
@@ -38,11 +37,11 @@ class DiskMaker:
         self._kind: Kind = kind
         self._log = log
         self._template = template
-        self.made: list[Volume] = []
+        self.created: list[Volume] = []
         self.imported = False
 
     def undo_on_failure(self, complaint: str = "") -> AbstractContextManager[None]:
-        return volumes.free_on_failure(self._world, self._node, self.made, complaint)
+        return volumes.free_on_failure(self._world, self._node, self.created, complaint)
 
     def drive(self, key: str, text: str, default_storage: str | None = None) -> str:
         """A VM's drive as stored, after creating or finding its volume."""
@@ -88,7 +87,7 @@ class DiskMaker:
                 self._log(*copy_efi_image(volume))
         if self._template:
             volume = volumes.rename(self._world, self._node, volume.volid, base_name(volume.volid))
-            self.made[-1] = volume
+            self.created[-1] = volume
         drive |= {"file": volume.volid, "size": volumes.size_text(volume.size)}
         return self._report_creation(key, drive)
 
@@ -96,14 +95,14 @@ class DiskMaker:
         if ":" not in source:
             raise TaskError(f"could not get file size of {source}")
         archive, inside, _ = source.partition(".ova/")
-        found = volumes.find(self._world, self._node, f"{archive}.ova" if inside else source)
-        if found is None or (found.format == "ova" and not inside):
+        image = volumes.find(self._world, self._node, f"{archive}.ova" if inside else source)
+        if image is None or (image.format == "ova" and not inside):
             raise TaskError(f"cannot import from '{source}' - could not get size of {source}")
-        if drives.CLOUDINIT_VOLUME.fullmatch(found.name):
+        if drives.CLOUDINIT_VOLUME.fullmatch(image.name):
             raise TaskError(f"cannot import from '{source}' - cannot import from cloudinit disk")
         self._log(f"create full clone of drive ({source})")
-        volume = volumes.copy(self._world, found, self._node, storage_id, self._vmid, "qemu", fmt=fmt)
-        self.made.append(volume)
+        volume = volumes.copy(self._world, image, self._node, storage_id, self._vmid, "qemu", fmt=fmt)
+        self.created.append(volume)
         self._log_allocation(volume)
         self.imported = True
         return volume
@@ -117,7 +116,7 @@ class DiskMaker:
                 f"drive '{key}' - volume '{volume.volid}' - 'format={drive['format']}' option different"
                 f" from storage format '{volume.format}'"
             )
-        drive["size"] = volumes.size_text(volume.size)
+        drive["size"] = volumes.size_text(-(-volume.size // _SECTOR) * _SECTOR)
         return drives.render(self._world, "qemu", key, drive)
 
     def mount_point(self, key: str, text: str) -> str:
@@ -129,10 +128,10 @@ class DiskMaker:
         elif mount["volume"].startswith("/"):
             return drives.render(self._world, "lxc", key, mount)
         else:
-            found = volumes.find(self._world, self._node, mount["volume"])
-            if found is None:  # PVE tolerates an unknown size
+            stored = volumes.find(self._world, self._node, mount["volume"])
+            if stored is None:  # PVE tolerates an unknown size
                 return drives.render(self._world, "lxc", key, mount)
-            volume = found
+            volume = stored
         mount |= {"volume": volume.volid, "size": volumes.size_text(volume.size)}
         return drives.render(self._world, "lxc", key, mount)
 
@@ -148,7 +147,7 @@ class DiskMaker:
 
     def _allocate(self, storage_id: str, size: int, fmt: str | None, name: str | None = None) -> Volume:
         volume = volumes.allocate(self._world, self._node, storage_id, self._vmid, self._kind, size, fmt=fmt, name=name)
-        self.made.append(volume)
+        self.created.append(volume)
         self._log_allocation(volume)
         return volume
 
@@ -169,7 +168,7 @@ def _is_cloudinit_of(volume: Volume, vmid: int) -> bool:
 def volumes_in(config: Mapping[str, Value], kind: Kind) -> Iterator[tuple[str, str]]:
     """Key and volume of every drive and unused disk in a configuration."""
     for key, value in config.items():
-        if drives.is_drive(kind, key) or UNUSED.fullmatch(key) or key == "vmstate":
+        if drives.is_drive(kind, key) or is_unused_key(key) or key == "vmstate":
             volume = volume_of_drive(str(value))
             if ":" in volume:
                 yield key, volume

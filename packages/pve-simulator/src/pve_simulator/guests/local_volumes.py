@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from pve_simulator.guests.drives import Drive, all_drives, unused_drives
+from pve_simulator.guests.drives import HOST_CDROM, Drive, all_drives, host_cdroms, unused_drives
 from pve_simulator.guests.guest import Guest, Value, size_of_drive
 from pve_simulator.http.refusals import bad_parameters
 from pve_simulator.nodes.tasks import TaskError
@@ -22,7 +22,7 @@ class StorageMap:
 
     entries: dict[str, str] = field(default_factory=dict)
     default: str | None = None
-    given: bool = False
+    specified: bool = False
     identity: bool = False
 
     def target_of(self, storage_id: str) -> str:
@@ -49,7 +49,7 @@ def parse_storage_map(name: str, text: str | None) -> StorageMap:
             entries[source] = target
         elif part:
             default = part
-    return StorageMap(entries, default, given=True, identity=identity)
+    return StorageMap(entries, default, specified=True, identity=identity)
 
 
 _MIGRATABLE = ("dir", "btrfs", "zfspool", "lvmthin", "lvm")
@@ -74,6 +74,11 @@ class LocalVolume:
     @property
     def storage(self) -> str:
         return self.volid.partition(":")[0]
+
+    @property
+    def is_host_cdrom(self) -> bool:
+        """Whether it is the CD drive of the node itself."""
+        return self.volid == HOST_CDROM
 
     @property
     def described(self) -> str:
@@ -105,28 +110,28 @@ class LocalVolume:
 
 
 def local_volumes(world: World, guest: Guest) -> Iterator[LocalVolume]:
-    """Every volume on non-shared storages: attached, unused, in snapshots, saved memory."""
-    found: dict[str, LocalVolume] = {}
-    for drive in all_drives(guest.config):
-        _note(world, found, drive).attached = True
+    """Every volume on non-shared storages, attached, unused, in snapshots, saved memory, and the node's CD drive."""
+    by_volid: dict[str, LocalVolume] = {}
+    for drive in (*all_drives(guest.config), *host_cdroms(guest.config)):
+        _note(world, by_volid, drive).attached = True
     for drive in unused_drives(guest.config):
-        _note(world, found, drive).is_unused = True
+        _note(world, by_volid, drive).is_unused = True
     for drive in all_drives(guest.pending):
-        _note(world, found, drive).is_pending = True
+        _note(world, by_volid, drive).is_pending = True
     for snapshot in guest.snapshots.values():
         for drive in all_drives(snapshot.config):
-            _note(world, found, drive).snapshots.append(snapshot.name)
-        _note_state(world, found, snapshot.config, snapshot.name)
-    _note_state(world, found, guest.config, None)
-    return iter(found.values())
+            _note(world, by_volid, drive).snapshots.append(snapshot.name)
+        _note_state(world, by_volid, snapshot.config, snapshot.name)
+    _note_state(world, by_volid, guest.config, None)
+    return iter(by_volid.values())
 
 
-def _note(world: World, found: dict[str, LocalVolume], drive: Drive) -> LocalVolume:
+def _note(world: World, by_volid: dict[str, LocalVolume], drive: Drive) -> LocalVolume:
     """Record a drive's volume, if it is not shared."""
-    volume = found.get(drive.volid, LocalVolume(drive.volid))
+    volume = by_volid.get(drive.volid, LocalVolume(drive.volid))
     storage = world.storages.get(drive.storage)
     if not ((storage is not None and storage.shared) or drive.is_shared):
-        found[drive.volid] = volume
+        by_volid[drive.volid] = volume
     volume.key = volume.key or drive.key
     volume.size = volume.size or size_of_drive(drive.text)
     volume.is_cdrom |= drive.is_cdrom
@@ -134,11 +139,13 @@ def _note(world: World, found: dict[str, LocalVolume], drive: Drive) -> LocalVol
     return volume
 
 
-def _note_state(world: World, found: dict[str, LocalVolume], config: Mapping[str, Value], snapshot: str | None) -> None:
+def _note_state(
+    world: World, by_volid: dict[str, LocalVolume], config: Mapping[str, Value], snapshot: str | None
+) -> None:
     volid = str(config.get("vmstate", ""))
     storage = world.storages.get(volid.partition(":")[0])
     if storage is not None and not storage.shared:
-        volume = found.setdefault(volid, LocalVolume(volid, is_vmstate=True))
+        volume = by_volid.setdefault(volid, LocalVolume(volid, is_vmstate=True))
         if snapshot is not None:
             volume.snapshots.append(snapshot)
 
@@ -160,7 +167,7 @@ def obstacle(world: World, guest: Guest, local: LocalVolume, *, with_local_disks
     if local.snapshots and not local.is_vmstate:
         if guest.running and guest.kind == "qemu":
             return "online storage migration not possible if non-replicated snapshot exists"
-        if storage.type != "zfspool" and format_of(local.volid) != "qcow2":
+        if storage.type not in ("zfspool", "btrfs") and format_of(local.volid) != "qcow2":
             return "non-migratable snapshot exists"
     if is_base(local.volid) and any(volumes.clones_of(storage, guest.node, volume)):
         return "referenced by linked clone(s)"

@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
+from pve_simulator.clock import log_time
 from pve_simulator.cluster.config_files import Section
-from pve_simulator.cluster.option_routes import Datacenter
-from pve_simulator.cluster.replication_routes import Replication
+from pve_simulator.cluster.datacenter import Datacenter
 from pve_simulator.guests import power
 from pve_simulator.guests.guest import MIB, Guest, Kind
 from pve_simulator.guests.local_volumes import (
@@ -28,6 +27,7 @@ from pve_simulator.guests.local_volumes import (
 from pve_simulator.guests.power import GuestAddress
 from pve_simulator.guests.tool_output import amount, copy_image, mirror_image
 from pve_simulator.nodes.tasks import TaskContext, TaskError, Work
+from pve_simulator.routes.replication import Replication
 from pve_simulator.storage import volumes
 from pve_simulator.world import World
 
@@ -67,8 +67,7 @@ class _Log:
         self._began = context.clock.now()
 
     def info(self, line: str) -> None:
-        now = datetime.fromtimestamp(self.context.clock.now(), UTC)
-        self.context.log(f"{now:%Y-%m-%d %H:%M:%S} {line}")
+        self.context.log(f"{log_time(self.context.clock.now())} {line}")
 
     def duration(self) -> str:
         seconds = int(self.context.clock.now() - self._began)
@@ -118,8 +117,8 @@ async def _move(context: TaskContext, log: _Log, migration: Migration, guest: Gu
         ip = migration.world.nodes[migration.target].ip
         with guest.hold_lock("migrate"):
             log.info(f"starting migration of {word} {guest.vmid} to node '{migration.target}' ({ip})")
-            found = _scan(log, migration, guest)
-            await _transfer(context, log, migration, guest, found)
+            local = _scan(log, migration, guest)
+            await _transfer(context, log, migration, guest, local)
 
 
 def _prepare(migration: Migration, guest: Guest) -> None:
@@ -134,6 +133,8 @@ def _prepare(migration: Migration, guest: Guest) -> None:
     if not migration.world.nodes[migration.target].online:
         raise TaskError("Can't connect to destination address using public key")
     for volume in local_volumes(migration.world, guest):
+        if volume.is_host_cdrom:
+            continue
         storage_id = migration.storages.target_of(volume.storage)
         volumes.usable_storage(migration.world, migration.target, storage_id)
 
@@ -152,14 +153,14 @@ def _check_devices(migration: Migration, guest: Guest) -> None:
 
 def mapped_devices(world: World, guest: Guest) -> dict[str, dict[str, Any]]:
     """Options with mapped devices, which other nodes may have too."""
-    found: dict[str, dict[str, Any]] = {}
+    devices: dict[str, dict[str, Any]] = {}
     for key, value in sorted(guest.config.items()):
         mapping = _MAPPED.search(str(value)) if key.startswith(tuple(_MAPPED_KINDS)) else None
         if mapping:
-            found[key] = {"name": mapping[1]}
+            devices[key] = {"name": mapping[1]}
             if _mappings(world, key).get(mapping[1], {}).get("live-migration-capable"):
-                found[key]["live-migration"] = 1
-    return found
+                devices[key]["live-migration"] = 1
+    return devices
 
 
 def missing_mappings(world: World, guest: Guest, node: str) -> list[str]:
@@ -179,7 +180,7 @@ def _mappings(world: World, key: str) -> dict[str, Section]:
 
 def local_devices(world: World, guest: Guest) -> list[str]:
     """Options that tie a VM to hardware of its node. PVE counts mapped ones in; from 9 on PCI only if it must."""
-    found, mapped = [], mapped_devices(world, guest)
+    keys, mapped = [], mapped_devices(world, guest)
     for key, value in sorted(guest.config.items()):
         name, text = key.rstrip("0123456789"), str(value)
         movable = name == "hostpci" and key in mapped and (not guest.running or "live-migration" in mapped[key])
@@ -187,18 +188,21 @@ def local_devices(world: World, guest: Guest) -> list[str]:
             continue
         passed_through = name in ("hostpci", "usb") and not text.startswith("spice")
         if passed_through or (name == "serial" and text != "socket") or name in ("parallel", "ivshmem"):
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def _scan(log: _Log, migration: Migration, guest: Guest) -> list[LocalVolume]:
     """The local volumes to migrate; all obstacles are reported at once."""
-    found, obstacles = [], []
+    movable, obstacles = [], []
     for volume in local_volumes(migration.world, guest):
+        if volume.is_host_cdrom:
+            obstacles.append("can't migrate local cdrom drive")
+            continue
         reason = obstacle(migration.world, guest, volume, with_local_disks=migration.with_local_disks)
         if reason is None:
             log.info(f"found {volume.described}")
-            found.append(volume)
+            movable.append(volume)
         else:
             obstacles.append(f"can't migrate local disk '{volume.volid}': {reason}")
     for reason in obstacles:
@@ -208,20 +212,20 @@ def _scan(log: _Log, migration: Migration, guest: Guest) -> list[LocalVolume]:
         log.info(f"ERROR: Problem found while scanning volumes - {text}")
         log.info("aborting phase 1 - cleanup resources")
         raise TaskError(f"Problem found while scanning volumes - {text}")
-    return found
+    return movable
 
 
 async def _transfer(
-    context: TaskContext, log: _Log, migration: Migration, guest: Guest, found: list[LocalVolume]
+    context: TaskContext, log: _Log, migration: Migration, guest: Guest, local: list[LocalVolume]
 ) -> None:
     world, source = migration.world, guest.node
-    with _undo_on_failure(world, migration.target) as made:
+    with _undo_on_failure(world, migration.target) as copies:
         moved: dict[str, str] = {}
-        for volume in found:
+        for volume in local:
             storage_id = migration.storages.target_of(volume.storage)
             log.info(f"copying local disk images: {volume.volid} to storage {storage_id}")
             copy = carry_over(world, guest, volume, migration.target, storage_id)
-            made.append(copy.volid)
+            copies.append(copy.volid)
             moved[volume.volid] = copy.volid
             if guest.running and volume.key:
                 await mirror_image(context, volume.key, copy)
@@ -239,11 +243,11 @@ async def _transfer(
 
 @contextmanager
 def _undo_on_failure(world: World, node: str) -> Iterator[list[str]]:
-    made: list[str] = []
+    copies: list[str] = []
     try:
-        yield made
+        yield copies
     except BaseException:
-        for volid in made:
+        for volid in copies:
             world.storages[volid.partition(":")[0]].remove(node, volid)
         raise
 
@@ -264,5 +268,5 @@ def _arrive(world: World, guest: Guest, target: str, moved: dict[str, str]) -> N
     switch_volumes(guest, moved)
     guest.node = target
     if guest.running:
-        guest.pid = world.nodes[target].next_pid()
+        guest.pid, guest.arrived_at = world.nodes[target].next_pid(), world.clock.now()
     guest.touch()

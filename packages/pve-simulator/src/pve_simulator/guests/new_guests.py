@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from pve_simulator.access.directory import Access
 from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.guests import drives, power
-from pve_simulator.guests.guest import Address, Guest, Kind, OperatingSystem, Value
+from pve_simulator.guests.guest import Address, Guest, Kind, OperatingSystem, Value, task_type
 from pve_simulator.guests.power import GuestAddress
 from pve_simulator.http.refusals import failure, forbidden
 from pve_simulator.http.routing import Call
@@ -17,13 +18,22 @@ from pve_simulator.world import HaResource, World
 
 _SYSTEMS = {
     "debian": OperatingSystem(),
-    "ubuntu": OperatingSystem("ubuntu", "Ubuntu", "24.04.3 LTS (Noble Numbat)", "24.04", "6.8.0-87-generic"),
-    "alpine": OperatingSystem("alpine", "Alpine Linux", "3.22.1", "3.22.1", "6.12.38-0-lts"),
+    "debian-12": OperatingSystem(version="12 (bookworm)", version_id="12", kernel="6.1.0-41-amd64", systemd=252),
+    "debian-11": OperatingSystem(version="11 (bullseye)", version_id="11", kernel="5.10.0-36-amd64", systemd=247),
+    "ubuntu": OperatingSystem(
+        "ubuntu", "Ubuntu", "24.04.3 LTS (Noble Numbat)", "24.04", "6.8.0-87-generic", systemd=255
+    ),
+    "ubuntu-22.04": OperatingSystem(
+        "ubuntu", "Ubuntu", "22.04.5 LTS (Jammy Jellyfish)", "22.04", "5.15.0-161-generic", systemd=249
+    ),
+    "alpine": OperatingSystem("alpine", "Alpine Linux", "3.22.1", "3.22.1", "6.12.38-0-lts", systemd=0),
     "fedora": OperatingSystem("fedora", "Fedora Linux", "42 (Forty Two)", "42", "6.14.0-63.fc42"),
-    "centos": OperatingSystem("centos", "CentOS Stream", "9", "9", "5.14.0-570.el9"),
-    "archlinux": OperatingSystem("archlinux", "Arch Linux", "", "", "6.17.1-arch1-1"),
-    "opensuse": OperatingSystem("opensuse", "openSUSE Leap", "15.6", "15.6", "6.4.0-150600"),
+    "centos": OperatingSystem("centos", "CentOS Stream", "9", "9", "5.14.0-570.el9", systemd=252),
+    "archlinux": OperatingSystem("archlinux", "Arch Linux", "", "", "6.17.1-arch1-1", systemd=258),
+    "opensuse": OperatingSystem("opensuse", "openSUSE Leap", "15.6", "15.6", "6.4.0-150600", systemd=254),
 }
+"""By operating system, and by release where it differs from the newest."""
+_WITHOUT_NAME = OperatingSystem(systemd=0)
 
 
 def require_new_guest(call: Call, vmid: int, pool: str | None) -> None:
@@ -38,9 +48,9 @@ def require_new_guest(call: Call, vmid: int, pool: str | None) -> None:
 
 def refuse_taken(world: World, vmid: int, complaint: str = "") -> None:
     """Refuse a vmid that is in use in the cluster."""
-    taken = world.guests.get(vmid)
-    if taken is not None:
-        raise failure(f"{complaint}{taken.word} {vmid} already exists on node '{taken.node}'")
+    guest = world.guests.get(vmid)
+    if guest is not None:
+        raise failure(f"{complaint}{guest.word} {vmid} already exists on node '{guest.node}'")
 
 
 def reserve(world: World, node: str, kind: Kind, vmid: int) -> Guest:
@@ -97,10 +107,8 @@ def after_creation(call: Call, context: TaskContext, guest: Guest) -> None:
     if started:
         if guest.kind == "qemu":
             context.log("Execute autostart")
-        address = GuestAddress(call.world, guest.node, guest.kind, guest.vmid)
-        prefix = "qm" if guest.kind == "qemu" else "vz"
-        start = power.start(address)
-        call.world.tasks.start(guest.node, f"{prefix}start", str(guest.vmid), call.authid, start, inside=True)
+        start, kind = power.start(GuestAddress.of_guest(call.world, guest)), task_type(guest.kind, "start")
+        call.world.tasks.start(guest.node, kind, str(guest.vmid), call.authid, start, inside=True)
 
 
 def system_of_vm(world: World, config: Mapping[str, Value], *, imported: bool) -> OperatingSystem:
@@ -120,14 +128,15 @@ def os_type_of_template(name: str) -> str:
     return first if first in _SYSTEMS else "unmanaged"
 
 
-def system_of_container(ostype: str) -> OperatingSystem:
-    found = _SYSTEMS.get(ostype, OperatingSystem())
-    return OperatingSystem(found.id, found.name, found.version, found.version_id, found.kernel)
+def system_of_container(template: str, ostype: str) -> OperatingSystem:
+    """The system that a container template unpacks: that of its release, or of its operating system."""
+    release = "-".join(template.rpartition("/")[2].lower().split("-")[:2])
+    return replace(_SYSTEMS.get(release) or _SYSTEMS.get(ostype) or _WITHOUT_NAME)
 
 
 def addresses_of(world: World, guest: Guest) -> list[Address]:
     """The guest's configured addresses; DHCP leases are reproducible."""
-    found = []
+    addresses = []
     known = {address.mac: address for address in guest.addresses}
     for key, value in guest.config.items():
         if not drives.is_net(key):
@@ -137,13 +146,13 @@ def addresses_of(world: World, guest: Guest) -> list[Address]:
         setting = net if guest.kind == "lxc" else _ip_config(world, guest, number)
         mac = net.get("hwaddr" if guest.kind == "lxc" else "macaddr", "")
         if mac in known and setting.get("ip") in (None, "dhcp"):  # keep the lease
-            found.append(known[mac])
+            addresses.append(known[mac])
             continue
         ip, _, prefix = _address(world, guest, key, setting.get("ip")).partition("/")
         if ip:
             name = net["name"] if guest.kind == "lxc" else f"ens{18 + number}"
-            found.append(Address(name, mac, ip, int(prefix or 24)))
-    return found
+            addresses.append(Address(name, mac, ip, int(prefix or 24)))
+    return addresses
 
 
 def _ip_config(world: World, guest: Guest, number: int) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pve_simulator.cluster.option_routes import Datacenter, shown_option
+from pve_simulator.cluster.datacenter import Datacenter, shown_option
 from pve_simulator.guests import drives
 from pve_simulator.guests.guest import Kind, Value
 from pve_simulator.guests.options import is_cloudinit_option
@@ -302,12 +302,12 @@ def _check_import_source(call: Call, vmid: int, key: str, source: str) -> None:
 
 def _check_extraction(call: Call, key: str, source: str) -> None:
     """A disk in an archive is first extracted to a file-based storage."""
-    given = call.params.get("import-working-storage")
-    storage_id = given or volumes.split_volid(source)[0]
+    requested = call.params.get("import-working-storage")
+    storage_id = requested or volumes.split_volid(source)[0]
     storage = call.world.storage(storage_id)
     if storage.type not in FILE_BASED or "images" not in storage.content:
         wrong = f"storage '{storage_id}' does not support 'images' content type or is not file based."
-        raise bad_parameters({"import-working-storage" if given else key: wrong})
+        raise bad_parameters({"import-working-storage" if requested else key: wrong})
     call.require(f"/storage/{storage_id}", "Datastore.AllocateSpace")
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from pve_schema.cpu_models import MODELS
 from pve_schema.schema import facts
 from pve_schema.validation import text_of
-from pve_simulator.cluster.option_routes import Datacenter, shown_option
+from pve_simulator.cluster.datacenter import Datacenter, shown_option
 from pve_simulator.guests import drives
 from pve_simulator.guests.guest import Kind, Value
 from pve_simulator.http.parameters import split_list

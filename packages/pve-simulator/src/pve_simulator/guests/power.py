@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from pve_simulator.guests.guest import MIB, Guest, Kind
-from pve_simulator.guests.start_requirements import require_parts, write_cloudinit
+from pve_simulator.guests.start_requirements import require_parts, warn_about_nesting, write_cloudinit
 from pve_simulator.guests.status import SAVED_STATE, running_hardware
 from pve_simulator.http.routing import Call
 from pve_simulator.nodes.tasks import Task, TaskContext, TaskError, Work
@@ -19,6 +19,8 @@ from pve_simulator.world import World, missing_config
 
 # Plausible, but short enough to watch.
 SECONDS = {"qemu": {"start": 1.5, "stop": 0.7, "shutdown": 3.0}, "lxc": {"start": 1.0, "stop": 0.5, "shutdown": 2.0}}
+_UNSEEN_PART = {"qemu": 1.0, "lxc": 0.2}
+"""How much of its start task a guest is not running yet; the task of a container waits until it has booted."""
 AGENT_TIMEOUT = 3.0
 DEFAULT_SHUTDOWN_TIMEOUT = 60
 SECONDS_TO_NOTICE_AN_END = 0.5
@@ -40,6 +42,10 @@ class GuestAddress:
     def of(cls, call: Call) -> Self:
         """The guest of a path."""
         return cls(call.world, call.node, call.kind, call.vmid)
+
+    @classmethod
+    def of_guest(cls, world: World, guest: Guest) -> Self:
+        return cls(world, guest.node, guest.kind, guest.vmid)
 
     def load(self) -> Guest:
         """The guest, or the error of a task that reads its configuration."""
@@ -101,8 +107,13 @@ async def _boot(context: TaskContext, world: World, guest: Guest) -> None:
     if suspended:
         context.log("Resuming suspended VM")
     require_parts(world, guest, context.log)
-    await context.sleep(SECONDS[guest.kind]["start"])
+    if guest.kind == "lxc":
+        warn_about_nesting(context, guest)
+    seconds = SECONDS[guest.kind]["start"]
+    unseen = seconds * _UNSEEN_PART[guest.kind]
+    await context.sleep(unseen)
     guest.start_running(world.clock.now(), world.nodes[guest.node].next_pid())
+    await context.sleep(seconds - unseen)
     if suspended:
         _drop_saved_state(world, guest)
         context.log("Resumed VM, removing state")

@@ -26,7 +26,7 @@ def reachable(host: str, port: int, world: World, node: Node) -> None:
 
 
 def unreachable(world: World) -> None:
-    for address in [one for one, (known, _) in _REACHABLE.items() if known is world]:
+    for address in [api_address for api_address, (known, _) in _REACHABLE.items() if known is world]:
         del _REACHABLE[address]
 
 
@@ -45,8 +45,7 @@ class RemoteMigration:
 def connect(endpoint: Mapping[str, str]) -> tuple[World, Node]:
     """Connect to the target, or refuse as PVE does if address, certificate or token is wrong."""
     host, port = endpoint.get("host", ""), int(endpoint.get("port", "8006"))
-    found = existing(_REACHABLE.get((host, port)), _refusal(host, port, "Connection timed out"))
-    world, node = found
+    world, node = existing(_REACHABLE.get((host, port)), _refusal(host, port, "Connection timed out"))
     if endpoint.get("fingerprint", node.fingerprint).upper() != node.fingerprint.upper():
         raise _refusal(host, port, "certificate verify failed")
     if not _is_valid(world, endpoint.get("apitoken", "")):
@@ -62,18 +61,18 @@ def _is_valid(world: World, text: str) -> bool:
     name, _, secret = text.removeprefix("PVEAPIToken=").partition("=")
     user, _, token = name.partition("!")
     known = world.access.users.get(user)
-    found = known.tokens.get(token) if known is not None else None
-    return found is not None and hmac.compare_digest(found.secret, secret)
+    api_token = known.tokens.get(token) if known is not None else None
+    return api_token is not None and hmac.compare_digest(api_token.secret, secret)
 
 
 def mapping(text: str) -> dict[str, str]:
     """Parse `old:new,…`; "" is the default for others, and 1 keeps the names."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for part in text.split(","):
         old, _, new = part.rpartition(":")
         if new and new != "1":
-            found[old] = new
-    return found
+            names[old] = new
+    return names
 
 
 def run(migration: RemoteMigration) -> Work:
@@ -93,9 +92,9 @@ async def _migrate(context: TaskContext, migration: RemoteMigration) -> None:
     context.log(f"remote: started tunnel worker on {migration.node.name}")
     if migration.vmid in target.guests:
         raise TaskError(f"Guest with ID '{migration.vmid}' already exists on remote cluster")
-    config, made = _arrive(migration)
-    with guest.hold_lock("migrate"), volumes.free_on_failure(target, migration.node.name, made):
-        for step in transfer_steps(sum(volume.size for volume in made)):
+    config, disks = _arrive(migration)
+    with guest.hold_lock("migrate"), volumes.free_on_failure(target, migration.node.name, disks):
+        for step in transfer_steps(sum(volume.size for volume in disks)):
             await context.sleep(step.seconds)
             context.log(f"mirror: transferred {step.percent}%")
     moved = Guest(migration.vmid, guest.kind, migration.node.name, config, system=guest.system or OperatingSystem())
@@ -117,13 +116,13 @@ def _arrive(migration: RemoteMigration) -> tuple[dict[str, Value], list[Volume]]
     """The configuration with the disks and bridges of the target."""
     guest, target, node = migration.guest, migration.target, migration.node.name
     config: dict[str, Value] = {key: value for key, value in guest.config.items() if key not in ("parent", "lock")}
-    made: list[Volume] = []
+    disks: list[Volume] = []
     for drive in list(drives.disks(config)):
         storage = migration.storages.get(drive.storage, migration.storages.get("", drive.storage))
         if storage not in target.storages or not target.storages[storage].on_node(node):
             raise TaskError(f"remote storage '{storage}' does not exist on node '{node}'")
         volume = volumes.allocate(target, node, storage, migration.vmid, guest.kind, size_of_drive(drive.text))
-        made.append(volume)
+        disks.append(volume)
         config[drive.key] = drive.with_volume(volume.volid, volumes.size_text(volume.size))
     for key in [key for key in config if drives.is_net(key)]:
         card = drives.parse(target, guest.kind, key, str(config[key]))
@@ -132,4 +131,4 @@ def _arrive(migration: RemoteMigration) -> tuple[dict[str, Value], list[Volume]]
         if card["bridge"] and card["bridge"] not in migration.node.bridges:
             raise TaskError(f"remote bridge '{card['bridge']}' does not exist")
         config[key] = drives.render(target, guest.kind, key, card)
-    return config, made
+    return config, disks

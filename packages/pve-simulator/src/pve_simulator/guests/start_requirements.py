@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pve_simulator.cluster import mapping_routes
-from pve_simulator.cluster.option_routes import Datacenter
+from pve_simulator.cluster.datacenter import Datacenter
 from pve_simulator.cluster.sdn import Sdn
 from pve_simulator.guests import drives
 from pve_simulator.guests.guest import Guest, Value
 from pve_simulator.guests.status import QEMU_VERSION
-from pve_simulator.nodes.tasks import TaskError
+from pve_simulator.http.parameters import split_pairs
+from pve_simulator.nodes.tasks import TaskContext, TaskError
+from pve_simulator.routes.cluster import mapping as mapping_routes
 from pve_simulator.storage import volumes
 from pve_simulator.world import World
 
@@ -22,6 +23,7 @@ _NUMA_NODES = 8
 _OLDEST_MACHINE = (2, 6)  # QEMU drops its oldest machine types from time to time
 _PVE_REVISIONS = {(4, 1): 2, (9, 2): 1, (10, 0): 1}  # PVE's own revisions of a QEMU machine type
 _HOT_MEMORY = 1024  # minimum MiB for memory hotplug
+_NESTING_SYSTEMD = 242
 _SCRIPT = "/usr/libexec/qemu-server/pve-bridge"
 
 
@@ -52,6 +54,13 @@ def require_parts(world: World, guest: Guest, log: Log) -> None:
         _let_qemu_check(config, log)
 
 
+def warn_about_nesting(context: TaskContext, guest: Guest) -> None:
+    """Warn about a container whose systemd needs namespaces of its own, which only nesting allows."""
+    nesting = split_pairs(str(guest.effective_config().get("features", ""))).get("nesting", "0")
+    if guest.system.systemd >= _NESTING_SYSTEMD and nesting == "0":
+        context.warn(f"Systemd {guest.system.systemd} detected. You may need to enable nesting.")
+
+
 def write_cloudinit(world: World, guest: Guest, log: Log) -> None:
     """Write the cloud-init drive, if there is one; custom snippets must exist."""
     config = guest.effective_config()
@@ -74,14 +83,14 @@ def _check_machine(guest: Guest, config: dict[str, Value]) -> None:
     have = tuple(int(part) for part in QEMU_VERSION.split(".")[:2])
     if version is None:
         return
-    wanted = (int(version[1]), int(version[2]))
+    requested = (int(version[1]), int(version[2]))
     full = machine if "+pve" in machine else f"{machine}+pve0"
-    highest = _PVE_REVISIONS.get(wanted, 0)
+    highest = _PVE_REVISIONS.get(requested, 0)
     installed = f"QEMU version '{QEMU_VERSION}'"
-    if wanted <= have:
+    if requested <= have:
         if int(full.partition("+pve")[2].partition(".")[0]) <= highest:
             return
-        installed = f"qemu-server (max feature level for {wanted[0]}.{wanted[1]} is pve{highest})"
+        installed = f"qemu-server (max feature level for {requested[0]}.{requested[1]} is pve{highest})"
     too_old = f"Installed {installed} is too old to run machine type '{full}'"
     raise TaskError(f"{too_old}, please upgrade node '{guest.node}'")
 
@@ -91,8 +100,8 @@ def _machine(config: dict[str, Value]) -> str:
 
 
 def _check_processors(world: World, guest: Guest, config: dict[str, Value]) -> None:
-    have, wanted = world.nodes[guest.node].cpus, int(config.get("cores", 1)) * int(config.get("sockets", 1))
-    if wanted > have:
+    have, requested = world.nodes[guest.node].cpus, int(config.get("cores", 1)) * int(config.get("sockets", 1))
+    if requested > have:
         raise TaskError(f"MAX {have} vcpus allowed per vm on this node")
 
 
@@ -154,14 +163,14 @@ def _check_mapped_devices(world: World, guest: Guest, config: dict[str, Value]) 
         if not entries:
             raise TaskError(f"{kind.upper()} device mapping not found for '{mapping}'")
         for entry in entries:
-            found = mapping_routes.problem_of(world, kind, mapping, entry)
-            if found is not None:
+            problem = mapping_routes.problem_of(world, kind, mapping, entry)
+            if problem is not None:
                 what = "PCI device mapping" if kind == "pci" else "USB Mapping"
-                raise TaskError(f"{what} invalid (hardware probably changed): {found}\n")
+                raise TaskError(f"{what} invalid (hardware probably changed): {problem}\n")
     for key in sorted(config):
         if key.startswith("virtiofs"):
-            wanted = drives.parse(world, "qemu", key, str(config[key]))["dirid"]
-            _check_directory(world, guest, mappings["dir"].sections.get(wanted))
+            directory = drives.parse(world, "qemu", key, str(config[key]))["dirid"]
+            _check_directory(world, guest, mappings["dir"].sections.get(directory))
 
 
 def _check_directory(world: World, guest: Guest, mapping: Mapping[str, Any] | None) -> None:
@@ -169,9 +178,9 @@ def _check_directory(world: World, guest: Guest, mapping: Mapping[str, Any] | No
         where = "/usr/share/perl5/PVE/Mapping/Dir.pm line 206."
         raise TaskError(f"Can't use an undefined value as an ARRAY reference at {where}")
     for entry in mapping_routes.entries_of(mapping["map"], guest.node):
-        found = mapping_routes.problem_of(world, "dir", "", entry)
-        if found is not None:
-            raise TaskError(f"directory mapping invalid: {found}")
+        problem = mapping_routes.problem_of(world, "dir", "", entry)
+        if problem is not None:
+            raise TaskError(f"directory mapping invalid: {problem}")
 
 
 def _let_qemu_check(config: dict[str, Value], log: Log) -> None:

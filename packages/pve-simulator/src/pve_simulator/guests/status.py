@@ -6,7 +6,9 @@ import hashlib
 from typing import Any
 
 from pve_simulator.guests.guest import Guest, Value, is_net
+from pve_simulator.http.parameters import split_pairs
 from pve_simulator.nodes import status_daemon
+from pve_simulator.storage import volumes
 from pve_simulator.world import Node, World
 
 QEMU_VERSION = "10.1.2"
@@ -37,8 +39,8 @@ def load(world: World, guest: _Running, now: float) -> dict[str, Any]:
         return {"uptime": 0, "cpu": 0, "mem": 0, "netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0}
     seed = guest_seed(world, guest)
     profile = status_daemon.profile(seed)
-    age = max(0.0, now - guest.started_at)
-    counted = status_daemon.counted_seconds(age, guest.started_at)
+    age = max(0.0, now - guest.process_began)
+    counted = status_daemon.counted_seconds(age, guest.process_began)
     return {
         "uptime": int(age),
         "cpu": 0 if guest.paused else status_daemon.cpu_load(seed, now),
@@ -84,23 +86,24 @@ def list_row(world: World, guest: Guest, *, full: bool = False) -> dict[str, Any
         row["template"] = 1
     row |= {key: guest.config[key] for key in ("tags", "lock") if key in guest.config}
     if full and guest.kind == "qemu":
-        row["qmpstatus"] = qmp_status(guest)
+        row |= {"qmpstatus": qmp_status(guest), **(_running_vm(world, guest) if guest.running else {})}
     return row
 
 
 def current(world: World, guest: Guest) -> dict[str, Any]:
     """`status/current`: the list row and what the guest itself reports."""
-    row = list_row(world, guest)
+    row = list_row(world, guest, full=True)
     row["ha"] = _ha(world, guest)
     if guest.kind == "lxc":
         return row
-    row["qmpstatus"] = qmp_status(guest)
+    if "vga" in guest.config:
+        display = str(guest.config["vga"])
+        row["clipboard"] = split_pairs(display).get("clipboard")
+        row |= {"spice": 1} if display.removeprefix("type=").startswith("qxl") else {}
     if guest.config.get("balloon"):
         row |= {"balloon_min": int(guest.config["balloon"]) * 1024**2, "shares": int(guest.config.get("shares", 1000))}
     if guest.agent_enabled():
         row["agent"] = 1
-    if guest.running:
-        row |= _running_vm(world, guest)
     return row
 
 
@@ -127,8 +130,8 @@ def _pressure(world: World, guest: Guest, now: float) -> dict[str, Any]:
     if not world.version_at_least(9, 0):
         return {}
     value = round(0.6 * status_daemon.wave(guest_seed(world, guest) + 3, now, 900.0), 2)
-    found = {key: value if key.startswith("pressurecpu") else 0 for key in _PRESSURE_KEYS}
-    return {key: f"{number:.2f}" for key, number in found.items()} if guest.kind == "lxc" else found
+    pressure = {key: value if key.startswith("pressurecpu") else 0 for key in _PRESSURE_KEYS}
+    return {key: f"{number:.2f}" for key, number in pressure.items()} if guest.kind == "lxc" else pressure
 
 
 def _running_machine(guest: Guest) -> str:
@@ -142,40 +145,43 @@ def _running_machine(guest: Guest) -> str:
 def running_hardware(guest: Guest) -> dict[str, Value]:
     """The exact hardware that saved memory needs to resume."""
     emulated = not guest.config.get("kvm", 1)
-    found: dict[str, Value] = {"runningmachine": _running_machine(guest)}
-    found["runningcpu"] = "qemu64" if emulated else _RUNNING_CPU
+    hardware: dict[str, Value] = {"runningmachine": _running_machine(guest)}
+    hardware["runningcpu"] = "qemu64" if emulated else _RUNNING_CPU
     cards = [key for key, value in guest.config.items() if is_net(key) and str(value).startswith("virtio")]
-    return found | ({"running-nets-host-mtu": ",".join(f"{key}=1500" for key in sorted(cards))} if cards else {})
+    return hardware | ({"running-nets-host-mtu": ",".join(f"{key}=1500" for key in sorted(cards))} if cards else {})
 
 
 def _running_vm(world: World, guest: Guest) -> dict[str, Any]:
     now = world.clock.now()
     moving = load(world, guest, now)
-    memory = guest.memory
-    balloon = {"actual": memory, "max_mem": memory}
     extra: dict[str, Any] = {
         "diskread": moving["diskread"],
         "diskwrite": moving["diskwrite"],
-        "balloon": memory,
-        "ballooninfo": balloon,
         "running-machine": _running_machine(guest),
         "running-qemu": QEMU_VERSION,
         "proxmox-support": dict.fromkeys(_SUPPORTED.split(), True) | {"pbs-library-version": "2.0.1 (simulated)"},
     }
     nics = _nics(guest, moving)
     blocks = {
-        key: _block_statistics(moving if _attached_since_start(world, guest, volid) else _UNTOUCHED)
+        key: _block_statistics(moving if _is_in_use(world, guest, key, volid) else _UNTOUCHED)
         for key, volid in guest.drives()
     }
     extra |= {key: value for key, value in (("nics", nics), ("blockstat", blocks)) if value}
-    if guest.system.agent_installed:  # the balloon driver reports free memory
-        free = memory - moving["mem"]
-        extra["freemem"] = free
-        balloon |= {
-            "total_mem": memory - memory // 24, "free_mem": free, "mem_swapped_in": 0, "mem_swapped_out": 0,
-            "major_page_faults": 184, "minor_page_faults": 250_917, "last_update": int(now),
-        }  # fmt: skip
-    return extra
+    return extra | ({} if str(guest.config.get("balloon")) == "0" else _balloon(guest, moving["mem"], now))
+
+
+def _balloon(guest: Guest, used: int, now: float) -> dict[str, Any]:
+    """The balloon device, whose driver in the guest reports free memory."""
+    memory = guest.memory
+    info: dict[str, Any] = {"actual": memory, "max_mem": memory}
+    if not guest.system.agent_installed:
+        return {"balloon": memory, "ballooninfo": info}
+    free = memory - used
+    info |= {
+        "total_mem": memory - memory // 24, "free_mem": free, "mem_swapped_in": 0, "mem_swapped_out": 0,
+        "major_page_faults": 184, "minor_page_faults": 250_917, "last_update": int(now),
+    }  # fmt: skip
+    return {"balloon": memory, "ballooninfo": info, "freemem": free}
 
 
 def _nics(guest: Guest, moving: dict[str, Any]) -> dict[str, Any]:
@@ -187,11 +193,16 @@ def _nics(guest: Guest, moving: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _attached_since_start(world: World, guest: Guest, volid: str) -> bool:
-    """Whether the volume was attached at the start; a hotplugged disk is untouched."""
+def _is_in_use(world: World, guest: Guest, key: str, volid: str) -> bool:
+    """Whether the guest reads the volume: not if it was hotplugged, or is empty and nothing looks at it at boot."""
     storage = world.storages.get(volid.partition(":")[0])
     volume = None if storage is None or not storage.on_node(guest.node) else storage.volume(guest.node, volid)
-    return volume is None or volume.ctime <= guest.started_at
+    if storage is None or volume is None:
+        return True
+    if volume.ctime > guest.started_at:
+        return False
+    is_empty = volume.used <= volumes.initial_usage(storage, volume.format, volume.size)
+    return not is_empty or bool(guest.system.id) or key == guest.boot_disk()
 
 
 def _block_statistics(moving: dict[str, Any]) -> dict[str, Any]:

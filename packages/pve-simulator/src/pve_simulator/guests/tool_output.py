@@ -175,11 +175,11 @@ def rsync_statistics(used: int) -> Iterator[str]:
     used = used if used > _EMPTY else 0
     count, plain, folders = _files(used)
     kinds = f"(reg: {plain:,}, dir: {folders:,}, link: {_LINKS})" if used else f"(dir: {folders})"
-    made = f"{count - 2:,} (reg: {plain:,}, dir: {folders - 2:,}, link: {_LINKS})" if used else "0"
+    created = f"{count - 2:,} (reg: {plain:,}, dir: {folders - 2:,}, link: {_LINKS})" if used else "0"
     sent, received = (used + 85 * count, 35 + 4 * count) if used else (87, 23)
     yield ""
     yield f"Number of files: {count:,} {kinds}"
-    yield f"Number of created files: {made}"
+    yield f"Number of created files: {created}"
     yield "Number of deleted files: 0"
     yield f"Number of regular files transferred: {plain:,}"
     for name in ("Total file size", "Total transferred file size", "Literal data"):

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pve_simulator.cluster.config_files import MODIFIED
 from pve_simulator.guests import cloudinit, drives, guest_volumes, start_requirements
 from pve_simulator.guests.create_vm import boot_order
+from pve_simulator.guests.drives import is_unused_key
 from pve_simulator.guests.guest import Guest, Value, volume_of_drive
-from pve_simulator.guests.guest_volumes import UNUSED, DiskMaker, Log
+from pve_simulator.guests.guest_volumes import DiskMaker, Log
 from pve_simulator.guests.new_guests import addresses_of, system_of_vm
 from pve_simulator.guests.options import is_cloudinit_option
 from pve_simulator.http.parameters import split_list
@@ -90,7 +91,7 @@ def hotplug_problem(world: World, guest: Guest, key: str, new: Value | None) -> 
         if new is not None and drives.is_drive("qemu", key) and _media(old) != _media(new):
             return "unable to change media type"
         if new is None or _needs_unplugging(world, guest, key, str(new)):
-            if drives.is_drive("qemu", key) and key in boot_devices(guest):
+            if drives.is_drive("qemu", key) and key in guest.boot_devices():
                 return f"can't unplug bootdisk '{key}'"
             if key.startswith(_COLD_BUSES):
                 return f"can't unplug device '{key}'"
@@ -98,10 +99,6 @@ def hotplug_problem(world: World, guest: Guest, key: str, new: Value | None) -> 
                 return f"error on hot-unplugging device '{key}'"
     bridge = start_requirements.missing_bridge(world, guest, key, new) if drives.is_net(key) and new else None
     return None if bridge is None else f"bridge '{bridge}' does not exist"
-
-
-def boot_devices(guest: Guest) -> list[str]:
-    return split_list(str(guest.config.get("boot", "")).partition("order=")[2])
 
 
 def _plugs(guest: Guest, key: str, features: frozenset[str]) -> bool:
@@ -179,7 +176,7 @@ class Change:
         self._guest = guest
         self._log = log
         self._modified: set[str] = set()
-        self._boot_order = boot_devices(guest)  # without pending changes
+        self._boot_order = guest.boot_devices()  # without pending changes
         self._imported = False
         self._on_drive = cloudinit.settings(guest.config)
 
@@ -193,7 +190,7 @@ class Change:
         self._modified.add(key)
         waiting = guest.pending.pop(key, None)
         self._leave_boot_order(key)
-        if UNUSED.fullmatch(key) or key == "vmstate":
+        if is_unused_key(key) or key == "vmstate":
             guest_volumes.destroy(self._world, guest, volume_of_drive(str(value)))
             del guest.config[key]
         elif key == "tags":
@@ -262,9 +259,9 @@ class Change:
             *guest_volumes.volumes_in(guest.config, guest.kind),
             *guest_volumes.volumes_in(guest.pending, guest.kind),
         ]
-        used = {volid for key, volid in listed if not UNUSED.fullmatch(key)}
+        used = {volid for key, volid in listed if not is_unused_key(key)}
         for key, volid in list(guest_volumes.volumes_in(guest.config, guest.kind)):
-            if UNUSED.fullmatch(key) and volid in used:
+            if is_unused_key(key) and volid in used:
                 del guest.config[key]
 
     def _drive(self, key: str, text: str) -> str:
@@ -289,7 +286,7 @@ class Change:
         stored = maker.drive(key, text)
         if drives.is_cloudinit(drive):  # it may be listed as unused
             for name, volid in list(guest_volumes.volumes_in(guest.config, "qemu")):
-                if UNUSED.fullmatch(name) and volid == volume_of_drive(stored):
+                if is_unused_key(name) and volid == volume_of_drive(stored):
                     del guest.config[name]
         if self._boot_order and drives.is_cdrom(drive) and key not in self._boot_order:
             self._note_boot_order([*self._boot_order, key])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFETIME = timedelta(days=3650)
+_FILES = _CA, _SERVER, _KEY = ("ca.pem", "server.pem", "server.key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def create_identity(directory: Path, node_names: Iterable[str]) -> ServerIdentit
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    ca_file, server_file, key_file = (directory / name for name in ("ca.pem", "server.pem", "server.key"))
+    ca_file, server_file, key_file = (directory / name for name in _FILES)
     ca_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     server_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     key_file.touch(mode=0o600)
@@ -60,6 +61,26 @@ def create_identity(directory: Path, node_names: Iterable[str]) -> ServerIdentit
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(server_file, key_file)
     return ServerIdentity(context, ca_file, certificate.fingerprint(hashes.SHA256()).hex(":").upper())
+
+
+def lasting_identity(folder: Path) -> Callable[[Path, Iterable[str]], ServerIdentity]:
+    """An identity that stays the same: that of the files in `folder`, which are created if it has none."""
+
+    def load(directory: Path, node_names: Iterable[str]) -> ServerIdentity:
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = [name for name in _FILES if not (folder / name).exists()]
+        if missing == list(_FILES):
+            create_identity(folder, node_names)
+        elif missing:
+            raise ValueError(f"the folder of the certificate lacks {', '.join(missing)}: {folder}")
+        for name in _FILES:
+            (directory / name).write_bytes((folder / name).read_bytes())
+        certificate = x509.load_pem_x509_certificate((folder / _SERVER).read_bytes())
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(folder / _SERVER, folder / _KEY)
+        return ServerIdentity(context, folder / _CA, certificate.fingerprint(hashes.SHA256()).hex(":").upper())
+
+    return load
 
 
 def shared_identity(directory: Path, node_names: Iterable[str]) -> ServerIdentity:

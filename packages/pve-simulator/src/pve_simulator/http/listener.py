@@ -49,7 +49,7 @@ class Listener:
         self._host = host
         self._port = port
         self._context = context
-        self._handler = handler
+        self.handler = handler
         self._server: web.Server | None = None
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +73,7 @@ class Listener:
         listening.setblocking(False)
         self._port = listening.getsockname()[1]
         self._socket = listening
-        self._server = _Server(self._handler, keepalive_timeout=_IDLE_SECONDS, access_log=None)
+        self._server = _Server(self._answer, keepalive_timeout=_IDLE_SECONDS, access_log=None)
         self._spawn(self._accept(listening, self._server))
 
     async def stop(self) -> None:
@@ -84,11 +84,16 @@ class Listener:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
-        transports = [one.transport for one in self._server.connections if one.transport is not None]
+        transports = [
+            connection.transport for connection in self._server.connections if connection.transport is not None
+        ]
         await self._server.shutdown(_LAST_WORDS_SECONDS)
         for transport in transports:  # a client that never closes would keep TLS connections half open
             transport.abort()
         self._socket = self._server = None
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self.handler(request)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -39,29 +39,41 @@ class MalformedBody(Exception):
 
 
 def parse_form(text: str) -> dict[str, Any]:
-    """Pairs of a form or query; a repeated key becomes a list."""
-    found: dict[str, Any] = {}
+    """Pairs of a form or query; a repeated key becomes a list.
+
+    As with Perl's split, a value ends at the next unencoded `=`, and a key without `=` has no value: None.
+    """
+    pairs: dict[str, Any] = {}
     for pair in _PAIR_SEPARATOR.split(text):
         if not pair:
             continue
-        raw_key, _, raw_value = pair.partition("=")
-        key, value = unquote_plus(raw_key), unquote_plus(raw_value)
-        if key not in found:
-            found[key] = value
-        elif isinstance(found[key], list):
-            found[key].append(value)
+        raw_key, *raw_values = pair.split("=", 2)
+        key = unquote_plus(raw_key)
+        if not raw_values:
+            pairs.setdefault(key, None)
+            continue
+        value = unquote_plus(raw_values[0])
+        if pairs.get(key) is None:
+            pairs[key] = value
+        elif isinstance(pairs[key], list):
+            pairs[key].append(value)
         else:
-            found[key] = [found[key], value]
-    return found
+            pairs[key] = [pairs[key], value]
+    return pairs
 
 
 def split_list(text: Any) -> list[str]:
     """The elements of a `-list` value as Perl's split finds them: by NUL if there is one, else by , ; and blanks."""
-    given = "" if text is None else str(text)
-    elements = given.split("\0") if "\0" in given else _BLANKS.split(re.sub("[,;]", " ", given))
+    value = "" if text is None else str(text)
+    elements = value.split("\0") if "\0" in value else _BLANKS.split(re.sub("[,;]", " ", value))
     while elements and not elements[-1]:
         elements.pop()
-    return elements[1:] if elements and not elements[0] and "\0" not in given else elements
+    return elements[1:] if elements and not elements[0] and "\0" not in value else elements
+
+
+def split_pairs(text: str) -> dict[str, str]:
+    """The pairs of a property string such as `a=1,b=2`, without its default key."""
+    return {key: value for key, separator, value in (part.partition("=") for part in text.split(",")) if separator}
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -68,9 +68,9 @@ def require_modify(access: Access, authid: str, path: str | None) -> None:
     require_privileges(access, authid, path, privileges, any_of=len(privileges) > 1)
 
 
-def verified_user_name(given: Any) -> str:
+def verified_user_name(parameter: Any) -> str:
     """The user name, or a refusal: privileges are checked before parameters, so an invalid name fails here."""
-    name = str(given or "")
+    name = str(parameter or "")
     if len(name) < _SHORTEST_USER:
         raise failure(f"user name '{name}' is too short")
     if len(name) > _LONGEST_USER:
@@ -148,9 +148,9 @@ class _Evaluation:
     def _require_group(self, privileges: Sequence[str], groups_param: str | None) -> None:
         """Require privileges on a group of the user, and on every group that the call adds."""
         userid = verified_user_name(self._params.get("userid"))
-        wanted = split_list(self._params.get("groups"))
-        if groups_param is not None and wanted:
-            for group in wanted:
+        requested = split_list(self._params.get("groups"))
+        if groups_param is not None and requested:
+            for group in requested:
                 self._require_any(f"/access/groups/{group}", privileges)
             if groups_param == "create":
                 return

@@ -50,11 +50,11 @@ def bad_parameters(errors: Mapping[str, str]) -> Refusal:
     return Refusal(400, "Parameter verification failed.\n", errors)
 
 
-def existing(found: _T | None, missing: str | Exception) -> _T:
+def existing(value: _T | None, missing: str | Exception) -> _T:
     """The value, or if it is None a refusal: HTTP 500 with this text, or the given error."""
-    if found is None:
+    if value is None:
         raise failure(missing) if isinstance(missing, str) else missing
-    return found
+    return value
 
 
 @contextmanager

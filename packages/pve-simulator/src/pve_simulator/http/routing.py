@@ -23,7 +23,7 @@ from aiohttp import web
 from pve_schema.schema import Endpoint
 from pve_simulator.access.directory import ROOT
 from pve_simulator.access.tickets import Authentication
-from pve_simulator.guests.guest import Guest, Kind
+from pve_simulator.guests.guest import Guest, Kind, task_type
 from pve_simulator.http.permission_check import require_privileges
 from pve_simulator.http.refusals import bad_parameters, existing, failure
 from pve_simulator.nodes.tasks import Work
@@ -69,6 +69,7 @@ class Call:
     local_node: Node  # the answering node
     authentication: Authentication
     request: web.BaseRequest  # for endpoints that read the body themselves
+    undefined: tuple[str, ...] = ()  # parameters without a value: null in JSON, without `=` in a form
 
     @property
     def node(self) -> str:
@@ -132,7 +133,7 @@ class Call:
         until = clock.now() + seconds
         while task.running and clock.now() < until:
             await clock.sleep(0.25)
-        if task.failed and not str(task.exitstatus).startswith("WARNINGS"):
+        if task.went_wrong:
             raise failure(f"{complaint}{task.exitstatus}")
         return upid if task.running else None
 
@@ -142,7 +143,7 @@ class Call:
 
     def start_guest_task(self, action: str, work: Work) -> str:
         """Start a task of the guest in the path, such as qmstart or vzstart."""
-        return self.start_task(f"{'qm' if self.kind == 'qemu' else 'vz'}{action}", str(self.vmid), work)
+        return self.start_task(task_type(self.kind, action), str(self.vmid), work)
 
 
 Handler = Callable[[Call], Any | Awaitable[Any]]
@@ -168,7 +169,9 @@ def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = Fals
     """
 
     def register(handler: Handler) -> Handler:
-        for spec in dict.fromkeys(given.replace("{kind}", kind) for given in specs for kind in ("qemu", "lxc")):
+        for spec in dict.fromkeys(
+            template_spec.replace("{kind}", kind) for template_spec in specs for kind in ("qemu", "lxc")
+        ):
             method, _, template = spec.partition(" ")
             if (method, template) in _routes:
                 raise ValueError(f"{spec} is already implemented")
@@ -181,9 +184,8 @@ def route(*specs: str, needs_quorum: bool | None = None, reads_body: bool = Fals
 
 @cache
 def all_routes() -> Mapping[tuple[str, str], Route]:
-    """Every implemented endpoint; the first call imports the `*_routes` modules of all topics."""
-    package = importlib.import_module("pve_simulator")
-    for module in pkgutil.walk_packages(package.__path__, "pve_simulator."):
-        if module.name.endswith("_routes"):
-            importlib.import_module(module.name)
+    """Every implemented endpoint; the first call imports the modules of `pve_simulator.routes`."""
+    package = importlib.import_module("pve_simulator.routes")
+    for module in pkgutil.walk_packages(package.__path__, "pve_simulator.routes."):
+        importlib.import_module(module.name)
     return _routes

@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 from pve_schema.calendar_events import calendar_errors
 from pve_schema.schema import Facts, Match
 from pve_simulator.access.tickets import Authentication, Unauthorized, has_token
+from pve_simulator.cluster.quorum import refuse_or_fail
 from pve_simulator.faults import Faults, proxy_reason, with_null
 from pve_simulator.guests.consoles import Consoles
 from pve_simulator.http import parameters, responses
@@ -31,6 +32,7 @@ from pve_simulator.http.refusals import (
     unimplemented_method,
 )
 from pve_simulator.http.routing import Call, Route, all_routes
+from pve_simulator.nodes.power_loss import silence_of
 from pve_simulator.nodes.tasks import TaskError
 from pve_simulator.world import Node, World
 
@@ -42,6 +44,7 @@ _MAX_BODY = 512 * 1024
 _MAX_BODY_BEFORE_8_4 = 64 * 1024
 _REQUESTS_PER_CONNECTION = 100
 _SLASHES = re.compile("//+")
+_UNKNOWN_PROPERTY = "property is not defined in schema"
 _API_PATH = re.compile(r"/api2(?:/(?P<format>[^/]*))?(?P<path>/.*)?", re.DOTALL)
 
 _TOP = ("version", "cluster", "nodes", "storage", "access", "pools")
@@ -88,13 +91,13 @@ class ApiServer:
         try:
             if (request.method, request.raw_path.partition("?")[0]) == ("GET", "/"):
                 return responses.web_page(local_node.name)
-            fmt, path = self._accept(request)
+            fmt, path, written_path = self._accept(request)
             self.requests.append((request.method, path))
             drop = await self._apply_early_faults(request, path)
             if drop == "before":
                 return _cut_connection(request)
             try:
-                response = await self._answer(request, fmt, path, local_node)
+                response = await self._answer(request, fmt, path, written_path, local_node)
             except (
                 ConnectionResetError
             ):  # the client disconnected before its body was complete: PVE does not start such a request
@@ -114,22 +117,23 @@ class ApiServer:
             await self._world.clock.sleep(started + self._auth_delay - self._world.clock.now())
         return await self._finish(request, response, drop, local_node)
 
-    def _accept(self, request: web.BaseRequest) -> tuple[str, str]:
-        """Check verb, transfer encoding and path."""
+    def _accept(self, request: web.BaseRequest) -> tuple[str, str, str]:
+        """Check verb, transfer encoding and path; returns format, path, and the path with its doubled slashes."""
         if request.method not in _METHODS:
             raise ServerRefusal(501, f"method '{request.method}' not available", empty=True)
         if "chunked" in request.headers.get(hdrs.TRANSFER_ENCODING, "").lower():
             raise ServerRefusal(501, "chunked transfer encoding not supported")
-        decoded = _SLASHES.sub("/", unquote(request.raw_path.partition("?")[0]))
-        match = _API_PATH.fullmatch(decoded)
+        decoded = unquote(request.raw_path.partition("?")[0])
+        match = _API_PATH.fullmatch(decoded) or _API_PATH.fullmatch(_SLASHES.sub("/", decoded))
         if match is None:
-            raise ServerRefusal(500, f"no such file '{decoded}'")
+            raise ServerRefusal(500, f"no such file '{_SLASHES.sub('/', decoded)}'")
         if not match["format"]:
             raise ServerRefusal(501, "no such uri")
-        path = "/" + (match["path"] or "").strip("/")
+        written_path = "/" + (match["path"] or "").strip("/")
+        path = _SLASHES.sub("/", written_path)
         if match["format"] not in _FORMATS:
             raise ServerRefusal(501, f"no formatter for uri {path}, {match['format']}")
-        return match["format"], path
+        return match["format"], path, written_path
 
     async def _apply_early_faults(self, request: web.BaseRequest, path: str) -> str:
         """Apply faults before the request is handled; returns how the answer is to be lost, if at all."""
@@ -156,29 +160,30 @@ class ApiServer:
         lost = drop or garbage
         return "" if lost is None else lost.argument
 
-    async def _answer(self, request: web.BaseRequest, fmt: str, path: str, local_node: Node) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.BaseRequest, fmt: str, path: str, written_path: str, local_node: Node
+    ) -> web.StreamResponse:
         user = self._authenticate(request, path)
         match = self._facts.find(request.method, path)
         route = None if match is None else all_routes().get((request.method, match.endpoint.template))
-        given = await self._read_parameters(request, route)
+        params, undefined = await self._read_parameters(request, route)
         if (request.method, path) == ("GET", "/"):  # the API facts start below it
             return responses.success([{"subdir": name} for name in _TOP], fmt, gzip_accepted=False)
         if match is None:
-            raise unimplemented_method(request.method, path)
-        self._refuse_conflicts(match, given)
+            raise unimplemented_method(request.method, written_path)
+        self._refuse_conflicts(match, params)
         if not match.endpoint.allow_token and (has_token(request.headers) is not None and "!" in str(user or "!")):
             raise forbidden(f"URI '{path}' not available with API token, need proper ticket.\n")
-        raw = {**given, **match.values}
+        raw = {**params, **match.values}
         check_permission(self._world.access, match.endpoint.permission, user, raw)
-        self._find_node(match, raw, local_node)
+        await self._find_node(match, raw, local_node)
         if route is None or not route.reads_body:
-            self._refuse_bad_parameters(match, raw)
+            self._refuse_bad_parameters(match, raw, undefined)
         if route is None:
-            raise unimplemented_method(request.method, path)
-        if route.needs_quorum and not self._world.quorate:
-            raise failure("cluster not ready - no quorum?")
+            raise unimplemented_method(request.method, written_path)
         typed = parameters.convert_values(match.endpoint, raw)
         call = Call(self._world, match.endpoint, user, typed, match.values, local_node, self.authentication, request)
+        call.undefined = undefined
         data = await _run(route, call)
         if path.endswith("websocket") and request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":
             return await self._world.part(Consoles).join(request, local_node.name, int(data["port"]))
@@ -194,16 +199,19 @@ class ApiServer:
             self.authentication.check_csrf(user, request.headers.get("CSRFPreventionToken"))
         return user
 
-    async def _read_parameters(self, request: web.BaseRequest, route: Route | None) -> dict[str, Any]:
-        """Merge body and query; the query wins."""
-        given: dict[str, Any] = {}
+    async def _read_parameters(
+        self, request: web.BaseRequest, route: Route | None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Merge body and query, where the query wins; parameters without a value are returned by name."""
+        params: dict[str, Any] = {}
         length = request.content_length or 0
         as_json = request.method in ("POST", "PUT") and _kind_of_body(request) == "application/json"
         if (length or as_json) and not (route is not None and route.reads_body):
-            given = await self._read_body(request, length)
-        given |= parameters.parse_form(request.raw_path.partition("?")[2])
-        given.pop("_dc", None)
-        return {name: value for name, value in given.items() if value is not None}
+            params = await self._read_body(request, length)
+        params |= parameters.parse_form(request.raw_path.partition("?")[2])
+        params.pop("_dc", None)
+        undefined = tuple(name for name, value in params.items() if value is None)
+        return {name: value for name, value in params.items() if value is not None}, undefined
 
     async def _read_body(self, request: web.BaseRequest, length: int) -> dict[str, Any]:
         if request.method not in ("POST", "PUT"):
@@ -221,25 +229,33 @@ class ApiServer:
         raise ServerRefusal(506, f"upload 'Content-Type '{declared}' not implemented")
 
     @staticmethod
-    def _refuse_conflicts(match: Match, given: dict[str, Any]) -> None:
+    def _refuse_conflicts(match: Match, params: dict[str, Any]) -> None:
         text = "duplicate parameter (already defined in URI) with conflicting values!"
-        conflicts = {name: text for name, value in match.values.items() if name in given and str(given[name]) != value}
+        conflicts = {
+            name: text for name, value in match.values.items() if name in params and str(params[name]) != value
+        }
         if conflicts:
             raise bad_parameters(conflicts)
 
-    def _find_node(self, match: Match, raw: dict[str, Any], local_node: Node) -> None:
+    async def _find_node(self, match: Match, raw: dict[str, Any], local_node: Node) -> None:
         """The node that the call is proxied to: refuse an unreachable one, and resolve localhost."""
         if match.endpoint.proxyto != "node" or "node" not in match.values:
             return
         name = match.values["node"]
         if name == "localhost":
             name = match.values["node"] = raw["node"] = local_node.name
-        if not self._world.node(name).online:
-            raise ProxyFailure(595, proxy_reason(595))
+        node = self._world.node(name)
+        if not node.online:
+            seconds, reason = silence_of(node, self._world.clock.now())
+            await self._world.clock.sleep(seconds)
+            raise ProxyFailure(595, reason)
 
     @staticmethod
-    def _refuse_bad_parameters(match: Match, raw: dict[str, Any]) -> None:
+    def _refuse_bad_parameters(match: Match, raw: dict[str, Any], undefined: tuple[str, ...]) -> None:
         errors = match.endpoint.check(raw)
+        for name, text in match.endpoint.check(dict.fromkeys(undefined, "")).items():
+            if name in undefined and text.startswith(_UNKNOWN_PROPERTY):
+                errors[name] = text
         if match.endpoint.parameters.get("schedule", {}).get("format") == "pve-calendar-event":
             errors = calendar_errors(raw.get("schedule")) | errors
         if errors:
@@ -287,6 +303,8 @@ def _kind_of_body(request: web.BaseRequest) -> str:
 
 async def _run(route: Route, call: Call) -> Any:
     try:
+        if route.needs_quorum and not call.world.quorate and (failing := await refuse_or_fail(call)):
+            return failing
         result = route.handler(call)
         return await result if inspect.isawaitable(result) else result
     except (Refusal, ProxyFailure, ServerRefusal, Unauthorized, ConnectionResetError):

@@ -114,7 +114,7 @@ class GuestReport:
     template: bool
     running: bool
     paused: bool
-    started_at: float
+    process_began: float
     cpus: int
     memory: int
     disk_size: int
@@ -151,8 +151,14 @@ class StatusDaemon:
         """Report the current state to the cluster."""
         world = self._world
         self.reported_at = world.clock.now()
-        self.guests = {guest.vmid: self._report_guest(guest) for guest in world.guests.values()}
-        self.storages = {
+        dead = {node.name for node in world.nodes.values() if node.died_at is not None}
+        last = {vmid: report for vmid, report in self.guests.items() if report.node in dead}
+        self.guests = {
+            guest.vmid: (last.get(guest.vmid) if guest.node in dead else None) or self._report_guest(guest)
+            for guest in world.guests.values()
+        }
+        kept = {place: report for place, report in self.storages.items() if place[0] in dead}
+        self.storages = kept | {
             (node.name, storage.id): StorageReport(storage.space(node.name).used, storage.space(node.name).total)
             for storage in world.storages.values()
             if not storage.disabled
@@ -160,6 +166,11 @@ class StatusDaemon:
             if node.online and storage.on_node(node.name) and storage.space(node.name).total > 0
         }
         self.zones = frozenset(world.part(Sdn).running("zones"))
+
+    def forget(self, node: str) -> None:
+        """Drop what a node reported before it lost its power."""
+        self.guests = {vmid: report for vmid, report in self.guests.items() if report.node != node}
+        self.storages = {place: report for place, report in self.storages.items() if place[0] != node}
 
     def _report_guest(self, guest: Guest) -> GuestReport:
         state = (guest, guest.revision, guest.running, guest.paused, guest.node)
@@ -175,7 +186,7 @@ class StatusDaemon:
             template=guest.template,
             running=guest.running,
             paused=guest.paused,
-            started_at=guest.started_at,
+            process_began=guest.process_began,
             cpus=self._world.guest_cpus(guest),
             memory=guest.memory,
             disk_size=guest.disk_size,

@@ -56,6 +56,7 @@ def parse_upid(text: str) -> Upid | None:
 
 
 INTERRUPTED = "received interrupt"
+LOST = "unexpected status"
 
 # Timeout for the file lock of a guest's configuration, as in PVE.
 _CONFIG_LOCK_TIMEOUT = 10.0
@@ -83,6 +84,11 @@ class Task:
     @property
     def failed(self) -> bool:
         return self.exitstatus is not None and self.exitstatus != "OK"
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether the task ended with an error; warnings do not count."""
+        return self.failed and not str(self.exitstatus).startswith("WARNINGS")
 
     def end(self, now: float, exitstatus: str) -> None:
         """Write the closing line and the exit status, once."""
@@ -220,6 +226,12 @@ class Tasks:
         if task.running:  # it had not started, so its work did not see the interrupt
             task.end(self._time_on(task.upid.node), INTERRUPTED)
 
+    def lose(self, node: str) -> None:
+        """End the tasks of a node that has lost its power: nobody writes how they ended."""
+        for upid in [upid for upid in self._workers if self._by_upid[upid].upid.node == node]:
+            self._by_upid[upid].end(self._time_on(node), LOST)
+            self._workers.pop(upid).cancel()
+
     def in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run work without a UPID, such as a booting node; it ends with the cluster."""
         task = asyncio.get_running_loop().create_task(work)
@@ -247,7 +259,7 @@ class Tasks:
         return task
 
     async def _run(self, task: Task, work: Work) -> None:
-        exitstatus = "unexpected status"  # remains if the work crashes, as in PVE
+        exitstatus = LOST  # remains if the work crashes, as in PVE
         try:
             await work(TaskContext(task, self._clock))
             exitstatus = f"WARNINGS: {task.warnings}" if task.warnings else "OK"
@@ -259,7 +271,8 @@ class Tasks:
             exitstatus = INTERRUPTED
         finally:
             self._workers.pop(str(task.upid), None)
-            task.end(self._time_on(task.upid.node), exitstatus)
+            if task.running:
+                task.end(self._time_on(task.upid.node), exitstatus)
 
 
 def failing(text: str) -> Work:

@@ -50,10 +50,6 @@ def transfer_steps(total: int) -> Iterator[Step]:
         yield Step(1, second * 100 // seconds, seconds)
 
 
-def clock_time(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def size_text(size: int, digits: int = 1) -> str:
     """A size as the backup tools write it, such as `1.5 GiB`."""
     for unit, factor in _UNITS:
@@ -156,8 +152,8 @@ def is_container(volume: Volume) -> bool:
 
 def backups(storage: Storage, node: str) -> list[Volume]:
     """The backups on a storage, oldest first."""
-    found = [volume for volume in storage.volumes(node) if volume.content == "backup"]
-    return sorted(found, key=lambda volume: (made_at(volume), volume.volid))
+    volumes = [volume for volume in storage.volumes(node) if volume.content == "backup"]
+    return sorted(volumes, key=lambda volume: (made_at(volume), volume.volid))
 
 
 def made_at(volume: Volume) -> int:

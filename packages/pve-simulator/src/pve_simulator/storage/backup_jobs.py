@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pve_schema.calendar_events import parse_calendar_event
+from pve_simulator.cluster.config_files import written_options
 from pve_simulator.guests import drives
 from pve_simulator.guests.drives import new_uuid
 from pve_simulator.guests.guest import Guest
-from pve_simulator.http.parameters import split_list
+from pve_simulator.http.parameters import split_list, split_pairs
 from pve_simulator.http.refusals import bad_parameters, existing, failure, forbidden
 from pve_simulator.http.routing import Call
 from pve_simulator.storage import archives
@@ -68,14 +69,14 @@ def _notes_problem(template: str) -> str | None:
     if "\n" in template:
         return "contains a line feed\n"
     unknown = [
-        f"escape sequence '{found[0]}' at char {found.start()}"
-        for found in re.finditer(r"\\(.)", template)
-        if found[1] not in ("n", "\\")
+        f"escape sequence '{match[0]}' at char {match.start()}"
+        for match in re.finditer(r"\\(.)", template)
+        if match[1] not in ("n", "\\")
     ]
     unknown += [
-        f"variable '{found[1]}' at char {found.end() - len(found[1])}"
-        for found in re.finditer(r"\{\{([^\s{}]+)\}\}", template)
-        if found[1] not in _NOTE_VARIABLES
+        f"variable '{match[1]}' at char {match.end() - len(match[1])}"
+        for match in re.finditer(r"\{\{([^\s{}]+)\}\}", template)
+        if match[1] not in _NOTE_VARIABLES
     ]
     return f"found unknown: {', '.join(unknown)}\n" if unknown else None
 
@@ -127,7 +128,7 @@ class BackupJobs:
             job_id = new_uuid(self._world, "backup job", len(self._jobs))
         if job_id in self._jobs:
             raise failure(f"Job '{job_id}' already exists")
-        self._jobs[job_id] = {"enabled": 1, **options}
+        self._jobs[job_id] = written_options({"enabled": 1, **options})
 
     def remove(self, job_id: str) -> None:
         self.get(job_id)
@@ -148,11 +149,9 @@ class BackupJobs:
     def row(self, job_id: str, *, with_next_run: bool = False) -> dict[str, Any]:
         """The job as the API shows it; only lists include the next run."""
         job = self.get(job_id)
-        shown = {
-            key: _parse_property_string(str(value)) if key in _PROPERTY_STRINGS else value for key, value in job.items()
-        }
+        shown = {key: split_pairs(str(value)) if key in _PROPERTY_STRINGS else value for key, value in job.items()}
         row: dict[str, Any] = {"id": job_id, "type": "vzdump", **shown}
-        if with_next_run and job.get("enabled") and "schedule" in job:
+        if with_next_run and "schedule" in job:  # also while it is disabled
             upcoming = parse_calendar_event(str(job["schedule"])).next_after(self._world.clock.now())
             if upcoming is not None:
                 row["next-run"] = upcoming
@@ -191,11 +190,6 @@ def change(job: Options, options: Options, deleted: list[str]) -> Options:
     return merged
 
 
-def _parse_property_string(text: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in text.split(",") if part)
-    return {key: value for key, _, value in pairs}
-
-
 def included_volumes(world: World, job: Options) -> dict[str, Any]:
     """The tree of guests and disks that a job includes."""
     guests = [_guest_leaf(world, vmid) for vmid in selected_vmids(world, job) if is_selected(world, job, vmid)]
@@ -213,15 +207,21 @@ def _guest_leaf(world: World, vmid: int) -> dict[str, Any]:
 
 def _disk_leaf(guest: Guest, drive: drives.Drive) -> dict[str, Any]:
     kind = guest.kind
-    taken = archives.included(kind, drive) and not drive.is_bind_mount
-    reason = "enabled" if taken else "disabled"
+    is_included = archives.included(kind, drive) and not drive.is_bind_mount
+    reason = "enabled" if is_included else "disabled"
     if kind == "qemu":
-        reason = f"backup={'yes' if taken else 'no'}"
+        reason = f"backup={'yes' if is_included else 'no'}"
     if kind == "lxc" and drive.key == "rootfs":
         reason = "rootfs"
     elif drive.is_bind_mount:
         reason = "not a volume"
-    return {"id": f"{guest.vmid}:{drive.key}", "name": drive.volid, "included": int(taken), "reason": reason, "leaf": 1}
+    return {
+        "id": f"{guest.vmid}:{drive.key}",
+        "name": drive.volid,
+        "included": int(is_included),
+        "reason": reason,
+        "leaf": 1,
+    }
 
 
 def not_backed_up(world: World) -> list[Guest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -115,12 +116,12 @@ def check_new(kind: str, options: Mapping[str, Any]) -> None:
         raise failure(f"illegal path for directory storage: {options['path']}")
 
 
-def content_of(kind: str, wanted: list[str] | None) -> tuple[str, ...]:
+def content_of(kind: str, requested: list[str] | None) -> tuple[str, ...]:
     """The content types of a new storage; PVE drops unsupported ones."""
     plugin = PLUGINS[kind]
-    if wanted is None:
+    if requested is None:
         return plugin.default
-    kept = tuple(dict.fromkeys(name for name in wanted if name in plugin.contents))
+    kept = tuple(dict.fromkeys(name for name in requested if name in plugin.contents))
     if "none" in kept and len(kept) > 1:
         raise failure("unable to combine 'none' with other content types")
     if not kept and "none" not in plugin.contents:
@@ -139,8 +140,8 @@ def activate(world: World, node: str, storage: Storage) -> None:
     failed = f"unable to activate storage '{storage.id}' - "
     if storage.type in ("dir", "btrfs"):
         path = str(storage.config["path"])
-        given = str(storage.config.get("is_mountpoint", "no"))
-        mount = path if given in _TRUE else given if given not in _FALSE else None
+        setting = str(storage.config.get("is_mountpoint", "no"))
+        mount = path if setting in _TRUE else setting if setting not in _FALSE else None
         assumed = storage.type == "btrfs" and _MOUNTED.fullmatch(path) is not None
         mounted = assumed or str(mount).removeprefix("/mnt/pve/") in world.part(Disks).of(node).directories
         if mount is not None and not mounted:
@@ -210,9 +211,9 @@ def _new_space(world: World, storage: Storage, node: str) -> StorageSpace:
 def _same_backing(world: World, storage: Storage) -> Storage | None:
     """Another storage on the same volume group or pool, which proves that it exists."""
     key = "pool" if storage.type == "zfspool" else "vgname"
-    wanted = str(storage.config.get(key, "")).partition("/")[0]
+    backing = str(storage.config.get(key, "")).partition("/")[0]
     for other in world.storages.values():
-        if other.id != storage.id and str(other.config.get(key, "")).partition("/")[0] == wanted:
+        if other.id != storage.id and str(other.config.get(key, "")).partition("/")[0] == backing:
             return other
     return None
 
@@ -248,6 +249,19 @@ def configuration(storage: Storage) -> dict[str, Any]:
     if storage.disabled:
         row["disable"] = 1
     return row
+
+
+class ListOrder:
+    """PVE keeps storages and content types in hashes, so each of its worker processes lists them in its own order."""
+
+    def __init__(self, world: World) -> None:
+        self._chance = random.Random(world.seed)  # noqa: S311 (repeatable on purpose)
+
+    def storages(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return self._chance.sample(rows, len(rows))
+
+    def content(self, storage: Storage) -> str:
+        return ",".join(self._chance.sample(storage.content, len(storage.content)))
 
 
 def digest(world: World) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+from pve_simulator.http.parameters import split_pairs
 from pve_simulator.http.refusals import failure
 from pve_simulator.storage import archives
 from pve_simulator.storage.storages import Storage, Volume
 
 _Keep = dict[str, int]
+_Key = TypeVar("_Key", int, str)
 
 # Each setting keeps the newest backup of its number of periods, after the settings before it.
 _PERIODS: tuple[tuple[str, Callable[[datetime], str]], ...] = (
@@ -24,8 +26,7 @@ _PERIODS: tuple[tuple[str, Callable[[datetime], str]], ...] = (
 
 def parse(text: str) -> _Keep:
     """Parse a setting such as `keep-last=3,keep-daily=7`; an empty one keeps all."""
-    pairs = (part.partition("=") for part in text.split(",") if part)
-    keep = {key: int(value) for key, _, value in pairs if value.isdecimal()}
+    keep = {key: int(value) for key, value in split_pairs(text).items() if value.isdecimal()}
     kept = {key: value for key, value in keep.items() if value}
     return kept or {"keep-all": 1}
 
@@ -60,37 +61,34 @@ def mark_backups(
         else:
             groups.setdefault((guest_kind, volume.vmid), []).append(volume)
     for group in groups.values():
-        kept = _select_kept(group, keep)
+        kept = select_kept({volume.volid: archives.made_at(volume) for volume in group}, keep)
         marks |= {volume.volid: "keep" if volume.volid in kept else "remove" for volume in group}
     return [(volume, marks[volume.volid]) for volume in sorted(chosen, key=lambda each: each.volid)]
 
 
-def _select_kept(group: list[Volume], keep: _Keep) -> set[str]:
+def select_kept(made_at: Mapping[_Key, float], keep: _Keep) -> set[_Key]:
+    """What such a setting keeps of one guest's backups, given with their times."""
     if "keep-all" in keep:
-        return {volume.volid for volume in group}
-    newest_first = sorted(group, key=archives.made_at, reverse=True)
-    kept = {volume.volid for volume in newest_first[: keep.get("keep-last", 0)]}
+        return set(made_at)
+    newest_first = sorted(made_at, key=lambda key: made_at[key], reverse=True)
+    kept = set(newest_first[: keep.get("keep-last", 0)])
     for setting, period in _PERIODS:
-        _keep_by_period(newest_first, kept, keep.get(setting, 0), period)
+        periods = {key: period(datetime.fromtimestamp(time, UTC)) for key, time in made_at.items()}
+        _keep_by_period(newest_first, kept, keep.get(setting, 0), periods)
     return kept
 
 
-def _keep_by_period(volumes: list[Volume], kept: set[str], count: int, period: Callable[[datetime], str]) -> None:
+def _keep_by_period(newest_first: list[_Key], kept: set[_Key], count: int, periods: Mapping[_Key, str]) -> None:
     """Keep the newest backup of each uncovered period, up to the limit."""
-    covered = {period(_when(volume)) for volume in volumes if volume.volid in kept}
+    covered = {periods[key] for key in kept}
     added: set[str] = set()
-    for volume in volumes:
-        name = period(_when(volume))
-        if volume.volid in kept or name in covered or name in added:
+    for key in newest_first:
+        if key in kept or periods[key] in covered or periods[key] in added:
             continue
         if len(added) >= count:
             return
-        added.add(name)
-        kept.add(volume.volid)
-
-
-def _when(volume: Volume) -> datetime:
-    return datetime.fromtimestamp(archives.made_at(volume), UTC)
+        added.add(periods[key])
+        kept.add(key)
 
 
 def row(volume: Volume, mark: str) -> dict[str, Any]:

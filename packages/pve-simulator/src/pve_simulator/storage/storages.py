@@ -37,6 +37,7 @@ class Volume:
     archive: Archive | None = None  # the contents of a backup that was made in the simulator
     checksums: dict[str, str] | None = None  # of a file, by algorithm, if known
     damaged: bool = False  # a backup that cannot be read to its end
+    has_systemd: bool = True  # a container template, if its operating system normally does
     virtual_size: int | None = None  # of an image to import: the disk size, if it differs from the file size
     file: Path | None = None  # the real file behind it, if any; deleted with the volume
 

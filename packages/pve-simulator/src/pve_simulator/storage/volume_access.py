@@ -26,11 +26,11 @@ def full_volid(storage_id: str | None, volume: str) -> str:
     if ":" not in volume:
         return f"{storage_id}:{volume}"
     try:
-        found, _ = volumes.split_volid(volume)
+        named, _ = volumes.split_volid(volume)
     except TaskError as error:
         raise bad_parameters({"volume": f"{error}\n"}) from error
-    if storage_id and found != storage_id:
-        raise bad_parameters({"volume": f"storage ID mismatch ({found} != {storage_id})\n"})
+    if storage_id and named != storage_id:
+        raise bad_parameters({"volume": f"storage ID mismatch ({named} != {storage_id})\n"})
     return volume
 
 

@@ -147,7 +147,7 @@ def allocate(
         "rootdir" if kind == "lxc" else "images",
         fmt,
         size,
-        _initial_usage(storage, fmt, size) if used is None else min(used, size),
+        initial_usage(storage, fmt, size) if used is None else min(used, size),
         int(world.clock.now()),
         vmid=vmid,
         parent=parent_text(storage, linked_to) if linked_to is not None and linked else None,
@@ -169,12 +169,12 @@ def copy(
     name: str | None = None,
 ) -> Volume:
     """A full copy of a disk; a VM's keeps its format if the target supports it."""
-    wanted = formats(usable_storage(world, node, storage_id), kind)
+    possible = formats(usable_storage(world, node, storage_id), kind)
     if fmt is None and kind == "qemu":
         fmt = source.format
-    fmt = fmt if fmt in wanted else None
+    fmt = fmt if fmt in possible else None
     size = size or source.disk_size
-    if kind == "lxc" and not size and "subvol" in wanted:
+    if kind == "lxc" and not size and "subvol" in possible:
         fmt = "subvol"
     return allocate(world, node, storage_id, vmid, kind, size, fmt=fmt, name=name, used=min(source.used, source.size))
 
@@ -234,14 +234,14 @@ def free(world: World, node: str, volid: str) -> None:
 
 
 @contextmanager
-def free_on_failure(world: World, node: str, made: list[Volume], complaint: str = "") -> Iterator[None]:
+def free_on_failure(world: World, node: str, created: list[Volume], complaint: str = "") -> Iterator[None]:
     """Free the new volumes if the work fails or is interrupted; errors are prefixed with the complaint."""
     try:
         yield
     except BaseException as error:
-        for volume in made:
+        for volume in created:
             free(world, node, volume.volid)
-        made.clear()
+        created.clear()
         if isinstance(error, TaskError) and complaint:
             raise TaskError(f"{complaint}{error}") from error
         raise
@@ -355,13 +355,13 @@ def _volid(storage: Storage, node: str, vmid: int, kind: Kind, fmt: str, name: s
 
 def _free_number(storage: Storage, node: str, vmid: int) -> int:
     """The lowest unused disk number of the guest on this storage."""
-    taken = set()
+    numbers = set()
     for volume in storage.volumes(node):
         if volume.vmid == vmid:
             match = _DISK_NUMBER.search(volume.name.rpartition("/")[2])
             if match is not None and int(match[1]) == vmid:
-                taken.add(int(match[2]))
-    return next(number for number in range(len(taken) + 1) if number not in taken)
+                numbers.add(int(match[2]))
+    return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
 
 def _path_or_name(storage: Storage, volid: str) -> str:
@@ -374,7 +374,7 @@ def _is_thick(storage: Storage) -> bool:
     return storage.type == "lvm" or (storage.type == "zfspool" and not storage.config.get("sparse"))
 
 
-def _initial_usage(storage: Storage, fmt: str, size: int) -> int:
+def initial_usage(storage: Storage, fmt: str, size: int) -> int:
     if _is_thick(storage) and fmt != "subvol":
         return size
     return min(size, {"qcow2": 208 * _KIB + size // 4096}.get(fmt, 4 * _KIB))

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pve_simulator.clock import log_time
+from pve_simulator.cluster.quorum import check_writable
 from pve_simulator.guests import drives
 from pve_simulator.guests.guest import MIB, Guest, size_of_drive
 from pve_simulator.guests.power import SECONDS
@@ -15,7 +17,7 @@ from pve_simulator.guests.tool_output import tar_total
 from pve_simulator.http.refusals import Refusal
 from pve_simulator.nodes.tasks import TaskContext, TaskError, Work
 from pve_simulator.storage import archives, retention, volume_names, volumes
-from pve_simulator.storage.archives import Archive, BackupLog, clock_time, size_text, transfer_steps
+from pve_simulator.storage.archives import Archive, BackupLog, size_text, transfer_steps
 from pve_simulator.storage.storages import Storage, Volume
 from pve_simulator.world import World
 
@@ -120,7 +122,7 @@ async def _back_up_all(job: Job, context: TaskContext, log: BackupLog, storage: 
             failed = True
             text = str(error).strip()
             log.error(f"Backup of VM {vmid} failed - {text}")
-            log.info(f"Failed at {clock_time(context.clock.now())}")
+            log.info(f"Failed at {log_time(context.clock.now())}")
     return failed
 
 
@@ -139,13 +141,14 @@ async def _back_up(job: Job, context: TaskContext, log: BackupLog, storage: Stor
     if guest is None or guest.node != job.node:
         raise TaskError(f"unable to find VM '{vmid}'")
     log.info(f"Starting Backup of VM {vmid} ({guest.kind})")
-    log.info(f"Backup started at {clock_time(started)}")
+    log.info(f"Backup started at {log_time(started)}")
     log.info(f"status = {guest.status}")
+    check_writable(job.world, vmid)
     with guest.hold_lock("backup"):
         volume = await _Dump(job, context, log, storage, guest).write()
     _finish(job, log, storage, guest, volume)
     log.info(f"Finished Backup of VM {vmid} ({_duration(context.clock.now() - started)})")
-    log.info(f"Backup finished at {clock_time(context.clock.now())}")
+    log.info(f"Backup finished at {log_time(context.clock.now())}")
 
 
 def _duration(seconds: float) -> str:
@@ -207,15 +210,15 @@ class _Dump:
         elif "name" in guest.config:
             log.info(f"VM Name: {guest.name}")
         for drive in drives.disks(guest.config):
-            taken = archives.included(guest.kind, drive)
+            included = archives.included(guest.kind, drive)
             if guest.kind == "qemu":
-                _describe_disk(log, drive, taken=taken)
+                _describe_disk(log, drive, included=included)
             else:
                 kind = "bind mount point" if drive.is_bind_mount else "volume mount point"
                 where = f"{drive.key} ('{_mount_path(drive)}')"
                 reason = "not a volume" if drive.is_bind_mount else "disabled"
                 excluded = f"excluding {kind} {where} from backup ({reason})"
-                log.info(f"including mount point {where} in backup" if taken else excluded)
+                log.info(f"including mount point {where} in backup" if included else excluded)
 
     async def _interrupt_guest(self, mode: str) -> None:
         guest = self._guest
@@ -372,8 +375,8 @@ class _Dump:
         return volume
 
 
-def _describe_disk(log: BackupLog, drive: drives.Drive, *, taken: bool) -> None:
-    if taken:
+def _describe_disk(log: BackupLog, drive: drives.Drive, *, included: bool) -> None:
+    if included:
         log.info(f"include disk '{drive.key}' '{drive.volid}' {volumes.size_text(size_of_drive(drive.text))}")
     else:
         log.info(f"exclude disk '{drive.key}' '{drive.volid}' (backup=no)")

@@ -64,24 +64,24 @@ def configure(type: str) -> Recipe:
 
 
 async def _all_answers(call: ToolCall, done: list[ChangeResult]) -> dict[str, Any]:
-    answers = [await task_answer(call, one) for one in done]
+    answers = [await task_answer(call, task) for task in done]
     if not answers:
         return {"result": None, "unchanged": ["All of it already exists"]}
     return answers[0] if len(answers) == 1 else {"results": answers}
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    named = {key: value for key, value in given.items() if key in NAMED}
-    if "hostname" in given:
-        named["name"] = given["hostname"]
-    if "tags" in given:
-        named["tags"] = [tag for tag in re.split(r"[,;\s]+", str(given["tags"])) if tag]
-    if "agent" in given:
-        named["agent"] = str(given["agent"])
-    if "delete" in given:
-        named["unset"] = [key for key in str(given["delete"]).split(",") if key]
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    named = {key: value for key, value in options.items() if key in NAMED}
+    if "hostname" in options:
+        named["name"] = options["hostname"]
+    if "tags" in options:
+        named["tags"] = [tag for tag in re.split(r"[,;\s]+", str(options["tags"])) if tag]
+    if "agent" in options:
+        named["agent"] = str(options["agent"])
+    if "delete" in options:
+        named["unset"] = [key for key in str(options["delete"]).split(",") if key]
     map_arguments = {*NAMED, "hostname", "tags", "agent", "delete"}
-    return {**named, "options": {key: value for key, value in given.items() if key not in map_arguments} or None}
+    return {**named, "options": {key: value for key, value in options.items() if key not in map_arguments} or None}
 
 
 async def _set_card(call: ToolCall, guest: LocatedGuest, key: str, text: str) -> ChangeResult:
@@ -95,14 +95,14 @@ async def _set_card(call: ToolCall, guest: LocatedGuest, key: str, text: str) ->
     return await call.change("nic_set", guest=guest.vmid, nic=key, **arguments)
 
 
-def _cloud_init(given: dict[str, Any]) -> dict[str, Any]:
-    addresses = values.parse(given.get("ipconfig0") or "")
+def _cloud_init(settings: dict[str, Any]) -> dict[str, Any]:
+    addresses = values.parse(settings.get("ipconfig0") or "")
     return {
-        "user": given.get("ciuser"),
-        "password": given.get("cipassword"),
-        "ssh_keys": keys_in(given.get("sshkeys")),
-        "nameserver": given.get("nameserver"),
-        "searchdomain": given.get("searchdomain"),
+        "user": settings.get("ciuser"),
+        "password": settings.get("cipassword"),
+        "ssh_keys": keys_in(settings.get("sshkeys")),
+        "nameserver": settings.get("nameserver"),
+        "searchdomain": settings.get("searchdomain"),
         "ip": addresses.get("ip"),
         "gateway": addresses.get("gw"),
         "ip6": addresses.get("ip6"),
@@ -112,17 +112,17 @@ def _cloud_init(given: dict[str, Any]) -> dict[str, Any]:
 
 async def cloud_init(call: ToolCall) -> dict[str, Any]:
     names = ("ipconfig0", "sshkeys", "ciuser", "cipassword")
-    given = {name: call[name] for name in names}
-    if all(value is None for value in given.values()):
+    settings = {name: call[name] for name in names}
+    if all(value is None for value in settings.values()):
         raise BadArgument(f"{call.tool} has nothing to set", next_step=f"Give {', '.join(names[:-1])} or {names[-1]}")
     guest = await find_guest(call, VM)
-    return await task_answer(call, await call.change("cloudinit_set", guest=guest.vmid, **_cloud_init(given)))
+    return await task_answer(call, await call.change("cloudinit_set", guest=guest.vmid, **_cloud_init(settings)))
 
 
 async def add_card(call: ToolCall) -> dict[str, Any]:
     guest = await find_guest(call, VM)
-    wanted = {name: call[name] for name in ("bridge", "model", "vlan")}
-    done = await call.change("nic_set", follow=patience(call), guest=guest.vmid, **wanted)
+    card = {name: call[name] for name in ("bridge", "model", "vlan")}
+    done = await call.change("nic_set", follow=patience(call), guest=guest.vmid, **card)
     return {**await task_answer(call, done), "added": done.facts.get("nic")}
 
 
@@ -147,7 +147,7 @@ async def set_firewall(call: ToolCall) -> dict[str, Any]:
         raise BadArgument(f"{call.tool} has nothing to set", next_step="Give enable, rules or both")
     about: dict[str, Any] = {"scope": "guest", "of": guest.vmid}
     there = await call.get(f"{guest.path}/firewall/rules")
-    new = [rule for rule in call["rules"] or () if not any(_is_same(rule, one) for one in there)]
+    new = [rule for rule in call["rules"] or () if not any(_is_same(rule, existing) for existing in there)]
     done = []
     for position, rule in enumerate(new):
         last = len(there) if call["dry_run"] else position  # a dry run adds none, so nothing follows them
@@ -158,14 +158,14 @@ async def set_firewall(call: ToolCall) -> dict[str, Any]:
     return {**await _all_answers(call, done), **({"rules_added": len(new)} if new and not call["dry_run"] else {})}
 
 
-def _is_same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
+def _is_same(requested: dict[str, Any], there: dict[str, Any]) -> bool:
     """Whether the rule already exists: a repeated call does not add it twice."""
-    return all(values.same(value, there.get(key)) for key, value in wanted.items() if key != "pos")
+    return all(values.same(value, there.get(key)) for key, value in requested.items() if key != "pos")
 
 
-def _rule(given: dict[str, Any]) -> dict[str, Any]:
+def _rule(fields: dict[str, Any]) -> dict[str, Any]:
     """A rule in PVE's form: dashes in names, 1 and 0 for booleans, and its position."""
-    rule = {RULE.get(key, key.replace("-", "_")): value for key, value in given.items()}
+    rule = {RULE.get(key, key.replace("-", "_")): value for key, value in fields.items()}
     if "enable" in rule:
         rule["enable"] = bool(int(rule["enable"]))
     return {key: str(value) if key in ("dport", "sport") else value for key, value in rule.items()}

@@ -40,7 +40,7 @@ def info(type: str) -> Recipe:
 async def storages(call: ToolCall) -> list[dict[str, Any]]:
     """The definitions, each with its capacity; for local storages, the sum over all nodes."""
     rows = await call.get("/cluster/resources", type="storage")
-    return [{**one, **_room([row for row in rows if row["storage"] == one["storage"]])} for one in
+    return [{**storage, **_room([row for row in rows if row["storage"] == storage["storage"]])} for storage in
             await call.get("/storage")]  # fmt: skip
 
 
@@ -64,8 +64,8 @@ async def tasks(call: ToolCall) -> list[dict[str, Any]]:
         rows = await call.get(f"/nodes/{node}/tasks", source="all", limit=500)
     else:
         rows = await call.get("/cluster/tasks")
-    found = [row for row in rows if not user or row["user"] == user or row["user"].startswith(f"{user}!")]
-    return sorted(found, key=lambda row: -row["starttime"])[: max(call["limit"], 0)]
+    matching = [row for row in rows if not user or row["user"] == user or row["user"].startswith(f"{user}!")]
+    return sorted(matching, key=lambda row: -row["starttime"])[: max(call["limit"], 0)]
 
 
 async def task_status(call: ToolCall) -> dict[str, Any]:

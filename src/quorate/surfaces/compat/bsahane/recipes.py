@@ -115,8 +115,8 @@ COMPRESSION = {"0": "none", "1": "lzo"}
 
 
 def _compression(call: ToolCall) -> str:
-    given: str = call["compress"]
-    return COMPRESSION.get(given, given)
+    compression: str = call["compress"]
+    return COMPRESSION.get(compression, compression)
 
 
 def upload(content: str) -> Recipe:
@@ -142,7 +142,7 @@ def pool_member(argument: str) -> Recipe:
 async def create_pool(call: ToolCall) -> dict[str, Any]:
     """Create a pool; an existing one is not changed."""
     pool, comment = call["poolid"], call["comment"]
-    there = next((one for one in await call.get("/pools") if one["poolid"] == pool), None)
+    there = next((row for row in await call.get("/pools") if row["poolid"] == pool), None)
     if there is not None and comment not in (None, there.get("comment", "")):
         raise Conflict(f"Pool {pool} already exists", why=f"Its comment is {there.get('comment', '')!r}")
     return await task_answer(call, await call.change("pool_set", pool=pool, comment=comment))
@@ -192,10 +192,10 @@ async def register(call: ToolCall) -> dict[str, Any]:
         "key_file": call["ssh_private_key_path"],
         "interface": call["prefer_interface"],
     }
-    found = await call.facts("inventory_export", format="json", **asked)
-    if not found["hosts"]:
-        raise Conflict(f"{guest.vmid} {guest.name} cannot be a host", why="; ".join(found["left_out"].values()))
-    ((hostname, variables),) = found["inventory"]["_meta"]["hostvars"].items()
+    inventory = await call.facts("inventory_export", format="json", **asked)
+    if not inventory["hosts"]:
+        raise Conflict(f"{guest.vmid} {guest.name} cannot be a host", why="; ".join(inventory["left_out"].values()))
+    ((hostname, variables),) = inventory["inventory"]["_meta"]["hostvars"].items()
     ini = (await call.facts("inventory_export", format="ini", **asked))["inventory"]
     return {
         "hostname": hostname,

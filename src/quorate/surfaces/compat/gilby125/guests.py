@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorate.operations.stored_volumes import StoredVolume
 from quorate.problems import BadArgument
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ChangeResult, ToolCall
@@ -22,6 +21,7 @@ from quorate.surfaces.compat.gilby125.markdown import (
     fence,
 )
 from quorate.surfaces.compat.recipes import Source, change, change_guest, guest_on_node, number
+from quorate.tools.storages import StoredVolume
 
 STREAMS = (("Output", "stdout"), ("Errors", "stderr"))
 REMARKS = ("signal", "timed_out", "stdout_cut", "stderr_cut", "stdout_note", "stderr_note", "note")
@@ -184,7 +184,7 @@ def restore(kind: Kind) -> Recipe:
 
     async def recipe(call: ToolCall) -> Any:
         if StoredVolume(call["archive"]).is_container is not (kind is LXC):
-            other = next(one for one in BOTH if one is not kind)
+            other = next(other_kind for other_kind in BOTH if other_kind is not kind)
             raise BadArgument(
                 f"{call['archive']} is not a backup of a {kind.word}",
                 next_step=f"If it is the right one, use proxmox_restore_backup_{other.suffix}",

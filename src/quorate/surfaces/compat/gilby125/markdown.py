@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.problems import Problem
-from quorate.surfaces.compat.declaration import Tool
+from quorate.surfaces.compat.declaration import ELEVATED_VARIABLE, OptInMissing, Tool
 from quorate.surfaces.compat.execution import ChangeResult, ToolCall
-from quorate.surfaces.compat.gates import ELEVATED_VARIABLE, OptInMissing
 from quorate.surfaces.compat.recipes import Shape
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
@@ -139,7 +138,7 @@ def _remarks(done: ChangeResult) -> list[str]:
     waiting = done.facts.get("waits_for_restart")
     warnings = [*done.facts.get("warnings", ()), *done.facts.get("unchanged", ())]
     return [
-        *(f"⚠️  **Note**: {one.rstrip('.')}." for one in warnings),
+        *(f"⚠️  **Note**: {warning.rstrip('.')}." for warning in warnings),
         *([f"**Note**: {', '.join(waiting)} changes at the next restart."] if waiting else []),
     ]
 

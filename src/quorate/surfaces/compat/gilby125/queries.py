@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quorate.operations.units import moment
 from quorate.problems import NotFound, PermissionMissing
-from quorate.surfaces.compat.declaration import Recipe
+from quorate.surfaces.compat.declaration import ELEVATED_VARIABLE, Recipe
 from quorate.surfaces.compat.execution import ToolCall
-from quorate.surfaces.compat.gates import ELEVATED_VARIABLE
 from quorate.surfaces.compat.gilby125.markdown import (
     BOTH,
     Kind,
@@ -24,6 +22,7 @@ from quorate.surfaces.compat.gilby125.markdown import (
     usage,
 )
 from quorate.surfaces.compat.recipes import guest_on_node
+from quorate.units import moment
 
 ICONS = {"qemu": "🖥️", "lxc": "📦"}
 LABELS = {"qemu": "QEMU", "lxc": "LXC"}
@@ -39,12 +38,12 @@ async def nodes(call: ToolCall) -> str:
 async def _nodes(call: ToolCall, name: str | None = None) -> list[dict[str, Any]]:
     """All nodes by name, or the requested one; one that does not exist is an error, not an empty answer."""
     rows = sorted(await call.get("/nodes"), key=lambda row: str(row["node"]))
-    found = [row for row in rows if name in (None, row["node"])]
-    if not found:
+    nodes = [row for row in rows if name in (None, row["node"])]
+    if not nodes:
         raise NotFound(
             f"There is no node {name!r}", next_step=f"The nodes are {', '.join(str(row['node']) for row in rows)}"
         )
-    return found
+    return nodes
 
 
 def _node(row: dict[str, Any]) -> str:
@@ -155,7 +154,7 @@ def _guest(row: dict[str, Any]) -> str:
 
 
 async def guest_status(call: ToolCall) -> str:
-    """Of a VM or a container; the id is enough."""
+    """The status of a VM or a container, found by its id alone."""
     guest = await guest_on_node(call)
     status = await call.get(f"{guest.path}/status/current")
     running = status["status"] == "running"

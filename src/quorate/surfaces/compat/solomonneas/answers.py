@@ -7,9 +7,8 @@ from typing import Any
 
 from quorate.operations.registry import Risk
 from quorate.problems import BadTaskId, GuestNotFound, NotFound, Problem, Refused
-from quorate.surfaces.compat.declaration import Recipe, Tool
+from quorate.surfaces.compat.declaration import ConfirmationMissing, OptInMissing, Recipe, Tool
 from quorate.surfaces.compat.execution import ChangeResult, LocatedGuest, ToolCall
-from quorate.surfaces.compat.gates import ConfirmationMissing, OptInMissing
 from quorate.surfaces.compat.recipes import Source, map_arguments
 
 SMOKE_POOL = "mcp-smoke"

@@ -51,7 +51,7 @@ async def create_vm(call: ToolCall) -> dict[str, Any]:
 
 def _cloud_init(call: ToolCall) -> dict[str, Any]:
     keys = call["sshkeys"]
-    given = {
+    settings = {
         "user": call["ciuser"],
         "password": call["cipassword"],
         # PVE expects them percent-encoded, and some callers send them that way
@@ -60,23 +60,23 @@ def _cloud_init(call: ToolCall) -> dict[str, Any]:
         "dns": call["nameserver"],
         "search_domain": call["searchdomain"],
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _set(call: ToolCall, *names: str) -> dict[str, Any]:
     return {name: call[name] for name in names if call[name] is not None}
 
 
-def _one(given: str | None) -> list[str] | None:
-    return [given] if given else None
+def _one(text: str | None) -> list[str] | None:
+    return [text] if text else None
 
 
-def _size(given: str | None) -> str | None:
-    return f"{given}G" if given and given.strip().isdecimal() else given
+def _size(text: str | None) -> str | None:
+    return f"{text}G" if text and text.strip().isdecimal() else text
 
 
-def _tags(given: str | None) -> list[str] | None:
-    return [tag for tag in given.replace(",", ";").split(";") if tag] if given else None
+def _tags(text: str | None) -> list[str] | None:
+    return [tag for tag in text.replace(",", ";").split(";") if tag] if text else None
 
 
 async def clone(call: ToolCall) -> dict[str, Any]:

@@ -49,10 +49,10 @@ def _outputs(facts: Any) -> dict[str, Any]:
 
 
 async def read_file(call: ToolCall) -> dict[str, Any]:
-    found = await call.facts("guest_file_read", guest=call["vmid"], path=call["path"], limit=MOST_BYTES)
-    content: dict[str, Any] = {key: found[key] for key in ("content", "base64", "note") if key in found}
-    cut = {"truncated": f"It has {found['size']} bytes; only the first {found['bytes']} are shown"}
-    return {"vmid": call["vmid"], "path": call["path"], **content, **(cut if "next" in found else {})}
+    facts = await call.facts("guest_file_read", guest=call["vmid"], path=call["path"], limit=MOST_BYTES)
+    content: dict[str, Any] = {key: facts[key] for key in ("content", "base64", "note") if key in facts}
+    cut = {"truncated": f"It has {facts['size']} bytes; only the first {facts['bytes']} are shown"}
+    return {"vmid": call["vmid"], "path": call["path"], **content, **(cut if "next" in facts else {})}
 
 
 async def write_file(call: ToolCall) -> dict[str, Any]:
@@ -69,19 +69,19 @@ async def stat_path(call: ToolCall) -> dict[str, Any]:
     guest = await call.guest(call["vmid"])
     path = call["path"]
     for _ in range(LINKS):
-        found = await call.facts("guest_path_stat", guest=guest.vmid, path=path)
-        if found["type"] != "link" or not found.get("target"):
+        facts = await call.facts("guest_path_stat", guest=guest.vmid, path=path)
+        if facts["type"] != "link" or not facts.get("target"):
             break
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), found["target"]))
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), facts["target"]))
     return {
         **guest_facts(guest),
         "path": call["path"],
-        "file_type": TYPES.get(found["type"], OTHER)[0],
-        "size": found["size"],
-        "owner": found["owner"],
-        "group": found["group"],
-        "mode": found["mode"].lstrip("0") or "0",
-        "mtime": _epoch(found["modified"]),
+        "file_type": TYPES.get(facts["type"], OTHER)[0],
+        "size": facts["size"],
+        "owner": facts["owner"],
+        "group": facts["group"],
+        "mode": facts["mode"].lstrip("0") or "0",
+        "mtime": _epoch(facts["modified"]),
         "name": path,
     }
 
@@ -124,15 +124,15 @@ def service_control(action: str) -> Recipe:
 
 async def _service(call: ToolCall) -> dict[str, str]:
     """In systemd's terms, also for other service managers."""
-    found = await call.facts("guest_service", guest=call["vmid"], service=call["service"], log_lines=0)
-    state, _, detail = str(found["state"]).partition(" (")
+    facts = await call.facts("guest_service", guest=call["vmid"], service=call["service"], log_lines=0)
+    state, _, detail = str(facts["state"]).partition(" (")
     return {
-        "Id": found["service"],
+        "Id": facts["service"],
         "LoadState": "loaded",
         "ActiveState": state,
         "SubState": detail.rstrip(")") or state,
-        "UnitFileState": found.get("enabled", ""),
-        "Description": found.get("description", ""),
+        "UnitFileState": facts.get("enabled", ""),
+        "Description": facts.get("description", ""),
     }
 
 

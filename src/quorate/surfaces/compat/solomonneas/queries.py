@@ -22,13 +22,13 @@ async def status(call: ToolCall) -> dict[str, Any]:
 
 
 async def containers(call: ToolCall) -> dict[str, Any]:
-    found = await _resources(call, "lxc")
-    return {"count": len(found), "containers": found}
+    rows = await _resources(call, "lxc")
+    return {"count": len(rows), "containers": rows}
 
 
 async def vms(call: ToolCall) -> dict[str, Any]:
-    found = await _resources(call, "qemu")
-    return {"count": len(found), "vms": found}
+    rows = await _resources(call, "qemu")
+    return {"count": len(rows), "vms": rows}
 
 
 async def _resources(call: ToolCall, type: str) -> list[dict[str, Any]]:
@@ -63,14 +63,14 @@ async def usage(call: ToolCall) -> dict[str, Any]:
 
 async def snapshots(call: ToolCall) -> dict[str, Any]:
     guest = await call.guest(call["vmid"])
-    found = await call.get(f"{guest.path}/snapshot")
-    return {**guest_facts(guest), "count": len(found), "snapshots": found}
+    rows = await call.get(f"{guest.path}/snapshot")
+    return {**guest_facts(guest), "count": len(rows), "snapshots": rows}
 
 
 async def network(call: ToolCall) -> dict[str, Any]:
     guest = await call.guest(call["vmid"])
     interfaces = await _interfaces(call, guest)
-    ipv4 = [one for interface in interfaces for one in _ipv4(interface)]
+    ipv4 = [address for interface in interfaces for address in _ipv4(interface)]
     return {**guest_facts(guest), "ipv4": ipv4, "interfaces": interfaces}
 
 
@@ -82,14 +82,14 @@ async def _interfaces(call: ToolCall, guest: LocatedGuest) -> list[dict[str, Any
     except Refused:  # without access to the inside, report the configured addresses
         addresses = (await call.facts("guest_get", guest=guest.vmid, detail=True)).get("addresses", {})
         return [
-            {"name": name, "ip-addresses": [{"ip-address": one} for one in listed.split(", ")]}
+            {"name": name, "ip-addresses": [{"ip-address": part} for part in listed.split(", ")]}
             for name, listed in addresses.items()
         ]
 
 
 def _ipv4(interface: dict[str, Any]) -> list[dict[str, Any]]:
     """Usable addresses: a list from the agent and newer versions, a single one from older versions."""
-    listed = [(str(one["ip-address"]), one.get("prefix")) for one in interface.get("ip-addresses", ())]
+    listed = [(str(address["ip-address"]), address.get("prefix")) for address in interface.get("ip-addresses", ())]
     if not listed and interface.get("inet"):
         address, _, length = str(interface["inet"]).partition("/")
         listed = [(address, length or None)]
@@ -101,22 +101,22 @@ def _ipv4(interface: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def backups(call: ToolCall) -> dict[str, Any]:
-    """Of one node, or of all, where a shared storage is asked only once."""
-    found: dict[str, dict[str, Any]] = {}
+    """The backups on one node, or on all of them; a shared storage is asked only once."""
+    volumes: dict[str, dict[str, Any]] = {}
     for node in [call["node"]] if call["node"] else await call.nodes():
         for storage in await call.get(f"/nodes/{node}/storage", content="backup", enabled=1):
             if not storage.get("active"):
                 continue
             name = storage["storage"]
             place = name if storage.get("shared") else f"{node}:{name}"
-            if any(one["place"] == place for one in found.values()):
+            if any(volume["place"] == place for volume in volumes.values()):
                 continue
-            for one in await call.get(f"/nodes/{node}/storage/{name}/content", content="backup"):
-                found[f"{place} {one['volid']}"] = {**one, "storage": name, "node": node, "place": place}
-    wanted = [one for one in found.values() if call["vmid"] in (None, one.get("vmid"))]
-    for one in wanted:
-        del one["place"]
-    return {"node": call["node"] or "all", "count": len(wanted), "backups": wanted}
+            for volume in await call.get(f"/nodes/{node}/storage/{name}/content", content="backup"):
+                volumes[f"{place} {volume['volid']}"] = {**volume, "storage": name, "node": node, "place": place}
+    selected = [volume for volume in volumes.values() if call["vmid"] in (None, volume.get("vmid"))]
+    for volume in selected:
+        del volume["place"]
+    return {"node": call["node"] or "all", "count": len(selected), "backups": selected}
 
 
 async def storage(call: ToolCall) -> dict[str, Any]:
@@ -126,7 +126,7 @@ async def storage(call: ToolCall) -> dict[str, Any]:
             nodes.append({"node": node, "storage": await call.get(f"/nodes/{node}/storage")})
         except NodeOffline as problem:  # it went offline since the list was read; report the others
             nodes.append({"node": node, "storage": [], "error": str(problem)})
-    return {"count": sum(len(one["storage"]) for one in nodes), "nodes": nodes}
+    return {"count": sum(len(node["storage"]) for node in nodes), "nodes": nodes}
 
 
 async def templates(call: ToolCall) -> dict[str, Any]:
@@ -149,8 +149,8 @@ async def next_vmid(call: ToolCall) -> dict[str, Any]:
 
 async def recent_tasks(call: ToolCall) -> dict[str, Any]:
     rows = sorted(await call.get("/cluster/tasks"), key=lambda row: -row["starttime"])
-    wanted = [row for row in rows if call["vmid"] is None or row.get("id") == str(call["vmid"])]
-    shown = wanted[: call["limit"] or RECENT]
+    selected = [row for row in rows if call["vmid"] is None or row.get("id") == str(call["vmid"])]
+    shown = selected[: call["limit"] or RECENT]
     return {"count": len(shown), "tasks": shown}
 
 

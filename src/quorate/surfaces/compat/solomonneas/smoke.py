@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.operations.units import parse_size
 from quorate.problems import Problem
 from quorate.pve import values
 from quorate.surfaces.compat.declaration import Recipe
 from quorate.surfaces.compat.execution import ToolCall
 from quorate.surfaces.compat.solomonneas.answers import LONGEST_WAIT, PATIENCE, SMOKE_POOL, guest_facts
+from quorate.units import parse_size
 
 SMOKE_PREFIX = "mcp-smoke-"
 MOST_GIB = 64
@@ -68,14 +68,14 @@ async def validate_source(call: ToolCall) -> dict[str, Any]:
 
 def _blockers(config: dict[str, Any], gib: float, most: int) -> list[str]:
     fixed = [key for key in config if key.startswith("ipconfig") and not _is_dynamic(str(config[key]))]
-    found = {
+    blockers = {
         f"Devices of the host are passed through: {', '.join(_passed_through(config))}": _passed_through(config),
         "It has raw QEMU arguments (args)": config.get("args"),
         "The guest agent is not enabled": not values.agent_enabled(str(config.get("agent", ""))),
         f"A clone would have the same address: {', '.join(fixed)}": fixed,
         f"Its disks have {gib:.1f} GiB, more than {most}": gib > most,
     }
-    return [text for text, is_so in found.items() if is_so]
+    return [text for text, is_so in blockers.items() if is_so]
 
 
 def _passed_through(config: dict[str, Any]) -> list[str]:
@@ -142,7 +142,7 @@ async def clean_up(call: ToolCall) -> dict[str, Any]:
     pool, prefix = call["pool"] or SMOKE_POOL, call["name_prefix"] or SMOKE_PREFIX
     members = await _members(call, pool)
     targets = [_target(row) for row in members if str(row.get("name", "")).startswith(prefix)]
-    running = [] if call["force"] else [one for one in targets if one["status"] == "running"]
+    running = [] if call["force"] else [target for target in targets if target["status"] == "running"]
     about = {"pool": pool, "name_prefix": prefix, "matched": len(targets)}
     left = {"skipped_running": running, "skipped": len(members) - len(targets) + len(running)}
     if call["dry_run"] is not False:
@@ -173,7 +173,7 @@ async def _destroy(call: ToolCall, target: dict[str, Any], before: list[dict[str
         )
     except Problem as problem:
         if before:
-            gone = ", ".join(str(one["vmid"]) for one in before)
+            gone = ", ".join(str(guest["vmid"]) for guest in before)
             problem.why = f"{problem.why or ''} Deleted before it: {gone}.".strip()
         raise
     return {"upid": done.task, "done": not done.is_running}

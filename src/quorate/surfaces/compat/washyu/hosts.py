@@ -23,13 +23,13 @@ THEN_A_SHELL = '%s\nexec "${SHELL:-/bin/sh}" -l'
 
 
 async def discover(call: ToolCall) -> dict[str, Any]:
-    found = await call.facts(
+    facts = await call.facts(
         "host_discover", host=host_of_call(call), key=call["key_path"], password=call["password"], detail=True
     )
-    label = found.pop("host")
-    way = found.pop("way")
-    hostname = (found.get("system") or {}).get("hostname") or label
-    return success(hostname=hostname, connection_ip=call["hostname"], way=way, data=found)
+    label = facts.pop("host")
+    way = facts.pop("way")
+    hostname = (facts.get("system") or {}).get("hostname") or label
+    return success(hostname=hostname, connection_ip=call["hostname"], way=way, data=facts)
 
 
 async def execute(call: ToolCall) -> dict[str, Any]:
@@ -64,10 +64,10 @@ async def set_up(call: ToolCall) -> dict[str, Any]:
 
 
 async def verify(call: ToolCall) -> dict[str, Any]:
-    found = await call.facts(
+    facts = await call.facts(
         "host_admin_verify", host=host_address(call["hostname"], port=call["port"]), account=ACCOUNT
     )
-    return success(hostname=call["hostname"], **found)
+    return success(hostname=call["hostname"], **facts)
 
 
 async def update_groups(call: ToolCall) -> dict[str, Any]:
@@ -116,14 +116,14 @@ async def register(call: ToolCall) -> dict[str, Any]:
 
 async def list_all(call: ToolCall) -> dict[str, Any]:
     rows = await call.rows("host_list", clusters=False, inactive=not call["active_only"])
-    found = await asyncio.gather(*(call.facts("host_list", host=row["name"]) for row in rows))
+    hosts = await asyncio.gather(*(call.facts("host_list", host=row["name"]) for row in rows))
     servers = [
         {
-            "id": server_id(one["name"]),
-            **{theirs: one[ours] for ours, theirs in KNOWN.items() if ours in one},
-            "is_active": one.get("active", True),
+            "id": server_id(host["name"]),
+            **{theirs: host[ours] for ours, theirs in KNOWN.items() if ours in host},
+            "is_active": host.get("active", True),
         }
-        for one in found
+        for host in hosts
     ]
     return success(total_servers=len(servers), servers=servers)
 
@@ -149,19 +149,20 @@ async def remove(call: ToolCall) -> dict[str, Any]:
 
 async def _find_server(call: ToolCall) -> str:
     """The server of `credential_id`, of `hostname`, or of both, if they are the same."""
-    wanted, hostname = call["credential_id"], call["hostname"]
-    if wanted is None and not hostname:
+    credential, hostname = call["credential_id"], call["hostname"]
+    if credential is None and not hostname:
         raise BadArgument(f"{call.tool} needs a server", next_step="Give credential_id or hostname")
     names = await servers(call)
-    found = [
+    matching = [
         name
         for name in names
-        if (wanted is None or server_id(name) == wanted) and (not hostname or name == hostname.replace(":", "-"))
+        if (credential is None or server_id(name) == credential)
+        and (not hostname or name == hostname.replace(":", "-"))
     ]
-    if len(found) != 1:
-        called = " ".join(str(one) for one in (wanted, hostname) if one)
+    if len(matching) != 1:
+        called = " ".join(str(part) for part in (credential, hostname) if part)
         raise NotFound(f"There is no registered server {called}", next_step="list_registered_servers shows them")
-    return found[0]
+    return matching[0]
 
 
 RECIPES: dict[str, Recipe] = {

@@ -40,10 +40,10 @@ async def validate(call: ToolCall) -> dict[str, Any]:
 
 
 async def _validate(call: ToolCall, document: dict[str, Any], level: str) -> dict[str, Any]:
-    found = await call.facts("infra_validate", document=document, level=level)
-    changes = await call.facts("infra_plan", document=document) if found["valid"] and level != "basic" else {}
+    facts = await call.facts("infra_validate", document=document, level=level)
+    changes = await call.facts("infra_plan", document=document) if facts["valid"] and level != "basic" else {}
     would = {"would_change": changes["changes"]} if changes else {}
-    return {"status": "success" if found["valid"] else "error", **found, **would}
+    return {"status": "success" if facts["valid"] else "error", **facts, **would}
 
 
 async def native_document(call: ToolCall, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,40 +64,38 @@ async def native_document(call: ToolCall, plan: Mapping[str, Any]) -> dict[str, 
             next_step="Leave them out; ssh_execute_command can make them on a machine",
         )
     items: dict[str, dict[str, Any]] = {"workloads": {}, "services": {}}
-    for given in as_list(plan.get("services"), "services"):
-        name, part, wanted = await _item(call, given)
-        if any(name in one for one in items.values()):
+    for listed in as_list(plan.get("services"), "services"):
+        name, part, item = await _item(call, listed)
+        if any(name in part_items for part_items in items.values()):
             raise BadArgument(f"Two services are called {name}", next_step="Give each a name of its own")
-        items[part][name] = wanted
+        items[part][name] = item
     names = sorted(name for part in items.values() for name in part)
     plan_name = plan.get("name") or f"plan-{zlib.crc32(' '.join(names).encode()):08x}"
-    return {"name": plan_name, **{part: wanted for part, wanted in items.items() if wanted}}
+    return {"name": plan_name, **{part: part_items for part, part_items in items.items() if part_items}}
 
 
-async def _item(call: ToolCall, given: Any) -> tuple[str, str, dict[str, Any]]:
+async def _item(call: ToolCall, item: Any) -> tuple[str, str, dict[str, Any]]:
     """A container, or a service of the catalog: its name, the part of the document, and what is wanted."""
     needed = {"name": str, "type": str, "target_device_id": int}
-    if not isinstance(given, Mapping) or not all(isinstance(given.get(key), kind) for key, kind in needed.items()):
+    if not isinstance(item, Mapping) or not all(isinstance(item.get(key), kind) for key, kind in needed.items()):
         raise BadArgument(
             "A service of the plan cannot be understood",
             next_step="Each has name, type (docker, lxd, service), target_device_id, and may have config",
         )
-    host = await device(call, given["target_device_id"])
-    config = as_object(given.get("config"), f"The config of {given['name']}")
-    if given["type"] in ("service", "systemd") and "service_file" in config:
+    host = await device(call, item["target_device_id"])
+    config = as_object(item.get("config"), f"The config of {item['name']}")
+    if item["type"] in ("service", "systemd") and "service_file" in config:
         if unknown := [name for name in config if name != "service_file"]:
-            raise BadArgument(
-                f"{given['name']} cannot combine service_file with other settings", why=", ".join(unknown)
-            )
-        return given["name"], "services", {"host": host, "unit": config["service_file"]}
-    if given["type"] == "service":
+            raise BadArgument(f"{item['name']} cannot combine service_file with other settings", why=", ".join(unknown))
+        return item["name"], "services", {"host": host, "unit": config["service_file"]}
+    if item["type"] == "service":
         settings = {name: value for name, value in config.items() if name != "service"}
         service = {"service": config["service"]} if "service" in config else {}
-        return given["name"], "services", {"host": host, **service, **({"settings": settings} if settings else {})}
-    if given["type"] not in ("docker", "lxd"):
-        raise BadArgument(f"There is no type {given['type']!r} of services", next_step="Choose docker, lxd or service")
-    engine = given["type"]
-    return given["name"], "workloads", {"host": host, "engine": engine, "image": IMAGES[engine], **workload(config)}
+        return item["name"], "services", {"host": host, **service, **({"settings": settings} if settings else {})}
+    if item["type"] not in ("docker", "lxd"):
+        raise BadArgument(f"There is no type {item['type']!r} of services", next_step="Choose docker, lxd or service")
+    engine = item["type"]
+    return item["name"], "workloads", {"host": host, "engine": engine, "image": IMAGES[engine], **workload(config)}
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
@@ -115,27 +113,27 @@ async def update(call: ToolCall) -> dict[str, Any]:
     return _mark_validated(call, change_answer(done, device_id=call["device_id"]))
 
 
-def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(document: Mapping[str, Any]) -> dict[str, Any]:
     """Their services are containers or systemd units; `type` or an image distinguishes them."""
-    workloads: dict[str, Any] = dict(as_object(given.get("workloads"), "workloads"))
+    workloads: dict[str, Any] = dict(as_object(document.get("workloads"), "workloads"))
     services: dict[str, Any] = {}
-    for name, value in as_object(given.get("services"), "services").items():
-        wanted = value if isinstance(value, Mapping) else {"action": value}
-        kind = wanted.get("type")
+    for name, value in as_object(document.get("services"), "services").items():
+        service = value if isinstance(value, Mapping) else {"action": value}
+        kind = service.get("type")
         if kind not in (None, "docker", "lxd", "systemd", "service"):
             raise BadArgument(f"There is no type {kind!r} of services", next_step="Choose docker, lxd or systemd")
         config = {
-            **as_object(wanted.get("config"), "config"),
-            **{key: wanted[key] for key in wanted if key in LIMITS},
+            **as_object(service.get("config"), "config"),
+            **{key: service[key] for key in service if key in LIMITS},
         }
-        unit = {ours: wanted[theirs] for theirs, ours in UNIT.items() if theirs in wanted}
+        unit = {ours: service[theirs] for theirs, ours in UNIT.items() if theirs in service}
         if unit or kind in ("systemd", "service"):
-            services[name] = unit or wanted.get("action")
+            services[name] = unit or service.get("action")
         elif config or kind in ("docker", "lxd"):
-            workloads[name] = _container(name, config) or wanted.get("action")
+            workloads[name] = _container(name, config) or service.get("action")
         else:
-            services[name] = wanted.get("action")
-    return {**given, "workloads": workloads, "services": services}
+            services[name] = service.get("action")
+    return {**document, "workloads": workloads, "services": services}
 
 
 def _container(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,9 +141,9 @@ def _container(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         raise BadArgument(
             f"The port mapping {bad[0]!r} of {name} is not valid", next_step="Write HOST:CONTAINER: 8080:80"
         )
-    changed = {CONFIG.get(key, key): one for key, one in config.items()}
+    changed = {CONFIG.get(key, key): value for key, value in config.items()}
     if "env" in changed:
-        changed["env"] = {str(key): str(one) for key, one in as_object(changed["env"], "environment").items()}
+        changed["env"] = {str(key): str(value) for key, value in as_object(changed["env"], "environment").items()}
     return changed
 
 
@@ -154,7 +152,7 @@ async def decommission(call: ToolCall) -> dict[str, Any]:
     plan = call["migration_plan"] or {}
     mapped = as_object(plan.get("service_mapping"), "service_mapping").values()
     targets = [*as_list(plan.get("target_devices"), "target_devices"), *mapped]
-    if any(one != targets[0] for one in targets):
+    if any(target != targets[0] for target in targets):
         raise BadArgument("Containers cannot be moved to several devices at once", next_step="Name one of them")
     target = await device(call, targets[0]) if targets else None
     done = await call.change(
@@ -204,9 +202,9 @@ async def _devices(call: ToolCall, scope: str) -> list[str] | None:
 async def _whole_map(call: ToolCall) -> list[str]:
     """Every device with a known login, and every registered server."""
     mapped = [row["device"] for row in await call.rows("network_map") if "device" in row and row.get("host")]
-    found = {(name := await device(call, number)).rpartition("@")[2]: name for number in mapped}
-    missing = [name for name in await servers(call) if name not in found]
-    return [*found.values(), *[await host_as_admin(call, name) for name in missing]]
+    devices = {(name := await device(call, number)).rpartition("@")[2]: name for number in mapped}
+    missing = [name for name in await servers(call) if name not in devices]
+    return [*devices.values(), *[await host_as_admin(call, name) for name in missing]]
 
 
 def _dry_run_option(call: ToolCall) -> dict[str, Any]:
@@ -223,57 +221,62 @@ def _mark_validated(call: ToolCall, answer: dict[str, Any]) -> dict[str, Any]:
 
 async def scale(call: ToolCall) -> dict[str, Any]:
     """Scale services one after the other; nothing starts before all of them are checked."""
-    wanted = _parse_scaling(call["scaling_plan"])
-    if len(wanted) > 1 and call.arguments.get("plan_token"):
+    scaling = _parse_scaling(call["scaling_plan"])
+    if len(scaling) > 1 and call.arguments.get("plan_token"):
         raise BadArgument("A plan token is valid for one service", next_step="Scale them one by one")
-    looked = [await _scale(call, one, dry_run=True) for one in wanted]
-    for one, plan in zip(wanted, looked, strict=True):
-        await _require_place(call, one, plan)
+    looked = [await _scale(call, change, dry_run=True) for change in scaling]
+    for change, plan in zip(scaling, looked, strict=True):
+        await _require_place(call, change, plan)
     if call["validate_only"] or call.arguments.get("dry_run"):
         return _mark_validated(
-            call, success(services=[_scale_answer(one, plan) for one, plan in zip(wanted, looked, strict=True)])
+            call, success(services=[_scale_answer(change, plan) for change, plan in zip(scaling, looked, strict=True)])
         )
-    return success(services=[_scale_answer(one, await _scale(call, one)) for one in wanted])
+    return success(services=[_scale_answer(change, await _scale(call, change)) for change in scaling])
 
 
-def _scale_answer(one: Mapping[str, Any], done: ChangeResult) -> dict[str, Any]:
-    name, replicas = one["service_name"], one["target_replicas"]
+def _scale_answer(change: Mapping[str, Any], done: ChangeResult) -> dict[str, Any]:
+    name, replicas = change["service_name"], change["target_replicas"]
     return change_answer(done, message=f"Scale {name} to {replicas}: {done.facts['result']}", service_name=name)
 
 
 def _parse_scaling(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    wanted = [one for name in ("scale_up", "scale_down") for one in as_list(plan.get(name), name)]
-    if not wanted:
+    changes = [change for name in ("scale_up", "scale_down") for change in as_list(plan.get(name), name)]
+    if not changes:
         raise BadArgument("There is nothing to scale", next_step="Give scale_up or scale_down")
-    for one in wanted:
-        if not isinstance(one, Mapping) or not one.get("service_name") or type(one.get("target_replicas")) is not int:
+    for change in changes:
+        if (
+            not isinstance(change, Mapping)
+            or not change.get("service_name")
+            or type(change.get("target_replicas")) is not int
+        ):
             raise BadArgument(
                 "A service to scale cannot be understood",
                 next_step="Each has service_name and target_replicas, and may have device_id",
             )
-        if one.get("resource_allocation"):
+        if change.get("resource_allocation"):
             raise BadArgument(
-                f"What {one['service_name']} may use is not changed by scaling it",
+                f"What {change['service_name']} may use is not changed by scaling it",
                 next_step="deploy_infrastructure with memory and cpus in its config changes that",
             )
-    return wanted
+    return changes
 
 
-async def _scale(call: ToolCall, one: Mapping[str, Any], **more: Any) -> ChangeResult:
+async def _scale(call: ToolCall, change: Mapping[str, Any], **more: Any) -> ChangeResult:
     return await call.change(
-        "infra_scale", follow=PATIENCE, name=one["service_name"], replicas=one["target_replicas"], **more
+        "infra_scale", follow=PATIENCE, name=change["service_name"], replicas=change["target_replicas"], **more
     )
 
 
-async def _require_place(call: ToolCall, one: Mapping[str, Any], plan: ChangeResult) -> None:
+async def _require_place(call: ToolCall, change: Mapping[str, Any], plan: ChangeResult) -> None:
     """Refuse another device than that of the first copy, where all copies run."""
     places = {change["on"] for change in plan.facts.get("changes", ()) if "on" in change}
-    if one.get("device_id") is None or not places:
+    if change.get("device_id") is None or not places:
         return
-    host = await device(call, one["device_id"])
+    host = await device(call, change["device_id"])
     if places != {host}:
         raise NotFound(
-            f"{one['service_name']} is not on device {one['device_id']}", why=f"It is on {', '.join(sorted(places))}"
+            f"{change['service_name']} is not on device {change['device_id']}",
+            why=f"It is on {', '.join(sorted(places))}",
         )
 
 

@@ -59,8 +59,8 @@ async def _works(call: ToolCall, host: str) -> bool:
     if now - when < REMEMBERED:
         return bool(known)
     try:
-        found = await call.facts("host_admin_verify", host=host, account=ACCOUNT)
-        works = bool(found.get("logged_in_as") == ACCOUNT)
+        facts = await call.facts("host_admin_verify", host=host, account=ACCOUNT)
+        works = bool(facts.get("logged_in_as") == ACCOUNT)
     except Problem:
         works = False
     call.memory[f"account of {host}"] = (works, now)
@@ -80,19 +80,19 @@ async def logged_in_host(call: ToolCall) -> AsyncIterator[str]:
         yield host_address(call["hostname"], call["username"] or ACCOUNT, call["port"])
 
 
-def lend_login(call: ToolCall, given: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+def lend_login(call: ToolCall, arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """The key or password of the caller, for as long as the context lasts."""
-    password = given.get("password")
-    return call.lending(Login(key=given.get("key_path"), password=Secret(str(password)) if password else None))
+    password = arguments.get("password")
+    return call.lending(Login(key=arguments.get("key_path"), password=Secret(str(password)) if password else None))
 
 
 async def device(call: ToolCall, number: int) -> str:
     """The machine behind a device of the map, with a login that works there."""
     rows = await call.rows("network_map")
-    found = next((row for row in rows if row.get("device") == number), None)
-    if found is None:
+    device_row = next((row for row in rows if row.get("device") == number), None)
+    if device_row is None:
         raise NotFound(f"There is no device {number}", next_step="get_network_sitemap lists them")
-    host = found.get("host")
+    host = device_row.get("host")
     if not host:
         raise NotFound(
             f"Device {number} was only seen on the network; nobody has logged in to it",
@@ -101,5 +101,5 @@ async def device(call: ToolCall, number: int) -> str:
     if "/" in host:
         return str(host)
     if host not in await servers(call) and "." not in host and ":" not in host:  # a server that was removed since
-        host = found.get("address") or host
+        host = device_row.get("address") or host
     return await host_as_admin(call, str(host))

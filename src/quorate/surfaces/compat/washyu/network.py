@@ -25,10 +25,10 @@ KINDS = {
 
 
 async def discover(call: ToolCall) -> dict[str, Any]:
-    found = await _discover_target(call, call.arguments)
-    if found["status"] == "error":
-        raise GuestRefused(f"{call['hostname']} could not be discovered", why=found["error"])
-    return found
+    facts = await _discover_target(call, call.arguments)
+    if facts["status"] == "error":
+        raise GuestRefused(f"{call['hostname']} could not be discovered", why=facts["error"])
+    return facts
 
 
 async def discover_all(call: ToolCall) -> dict[str, Any]:
@@ -39,7 +39,7 @@ async def discover_all(call: ToolCall) -> dict[str, Any]:
     for target in targets:
         _check(target)
     results = [await _discover_target(call, {"username": ACCOUNT, **target}) for target in targets]
-    failed = sum(one["status"] == "error" for one in results)
+    failed = sum(result["status"] == "error" for result in results)
     return success(total_targets=len(results), successful=len(results) - failed, failed=failed, results=results)
 
 
@@ -67,7 +67,7 @@ def _check(target: Mapping[str, Any]) -> None:
 async def sitemap(call: ToolCall) -> dict[str, Any]:
     rows, rest = await call.listing("network_map")
     devices = [{"id": row.pop("device"), **row} for row in rows if "device" in row]
-    seen = {value for one in devices for name in ("host", "name", "address") if (value := one.get(name))}
+    seen = {value for device in devices for name in ("host", "name", "address") if (value := device.get(name))}
     others = [row for row in rows if "device" not in row and not seen & _names(row)]
     return success(total_devices=len(devices), devices=devices, not_yet_discovered=others, **rest)
 
@@ -84,10 +84,10 @@ async def analyse(call: ToolCall) -> dict[str, Any]:
 
 async def suggest(call: ToolCall) -> dict[str, Any]:
     suggestions = {name: await _suggestion(call, kind) for name, kind in KINDS.items()}
-    if not any("looked_at" in one for one in suggestions.values()):
+    if not any("looked_at" in suggestion for suggestion in suggestions.values()):
         await call.facts("network_suggest")  # raises with what is missing
     findings = await call.rows("network_analyze", severity="warning")
-    upgrades = [{key: one.get(key) for key in ("about", "finding", "evidence", "to_do")} for one in findings]
+    upgrades = [{key: finding.get(key) for key in ("about", "finding", "evidence", "to_do")} for finding in findings]
     return success(suggestions={**suggestions, "upgrade_recommendations": upgrades})
 
 

@@ -29,10 +29,10 @@ def on_cluster_of_host(recipe: Callable[[ToolCall], Awaitable[dict[str, Any]]]) 
 
 
 async def resources(call: ToolCall) -> dict[str, Any]:
-    wanted = TYPES.get(call["resource_type"] or "")
+    kind = TYPES.get(call["resource_type"] or "")
     rows = await call.up_to_date(await call.get("/cluster/resources"))
-    found = [row for row in rows if wanted in (None, row["type"])]
-    return success(total=len(found), resources=found)
+    selected = [row for row in rows if kind in (None, row["type"])]
+    return success(total=len(selected), resources=selected)
 
 
 async def node_status(call: ToolCall) -> dict[str, Any]:

@@ -29,10 +29,10 @@ def service_read(operation: str, parameters: Mapping[str, Source] | None = None,
 
     async def recipe(call: ToolCall) -> dict[str, Any]:
         async with logged_in_host(call) as host:
-            found = await call.facts(
+            facts = await call.facts(
                 operation, host=host, service=call["service_name"], **fixed, **map_arguments(call, parameters or {})
             )
-        return success(hostname=call["hostname"], service=call["service_name"], result=found)
+        return success(hostname=call["hostname"], service=call["service_name"], result=facts)
 
     return recipe
 
@@ -74,20 +74,20 @@ INSTALLER = "-install"
 async def search(call: ToolCall) -> dict[str, Any]:
     """Names only, unless more is asked for."""
     rows, rest = await call.listing("script_search", words=call["query"], category=_category(call))
-    found = rows if call["include_metadata"] else [{key: row[key] for key in ("script", "category")} for row in rows]
-    return success(query=call["query"], total_found=len(found), scripts=found, **rest)
+    scripts = rows if call["include_metadata"] else [{key: row[key] for key in ("script", "category")} for row in rows]
+    return success(query=call["query"], total_found=len(scripts), scripts=scripts, **rest)
 
 
 async def script_info(call: ToolCall) -> dict[str, Any]:
     """With the beginning of its text, where that can be fetched."""
     asked = {"script": call["script_name"].removesuffix(".sh").removesuffix(INSTALLER), "category": _category(call)}
     try:
-        found = await call.facts("script_info", text=True, **asked)
-        found["preview"] = str(found.pop("content"))[:PREVIEW]
+        facts = await call.facts("script_info", text=True, **asked)
+        facts["preview"] = str(facts.pop("content"))[:PREVIEW]
     except Problem as problem:
-        found = await call.facts("script_info", **asked)
-        found["no_preview"] = str(problem)
-    return success(script={name: value for name, value in found.items() if name not in ("next_offset", "to_run")})
+        facts = await call.facts("script_info", **asked)
+        facts["no_preview"] = str(problem)
+    return success(script={name: value for name, value in facts.items() if name not in ("next_offset", "to_run")})
 
 
 def _category(call: ToolCall) -> str | None:

@@ -86,14 +86,17 @@ async def status(call: ToolCall) -> dict[str, Any]:
 
 
 async def list_all(call: ToolCall) -> dict[str, Any]:
-    """Of the given platforms, by default both. A platform that is not installed has no containers."""
+    """The workloads of the requested platforms, by default both. A platform that is not installed has none."""
     host = await device(call, call["device_id"])
-    wanted = call["platforms"] or list(PLATFORMS)
+    platforms = call["platforms"] or list(PLATFORMS)
     rows, rest = await call.listing("workload_list", host=host)
-    found = [{"platform": row.pop("engine"), **row} for row in rows if row["engine"] in wanted]
-    silent = {name: why for name, why in rest.get("no_answer", {}).items() if name in wanted}
+    workloads = [{"platform": row.pop("engine"), **row} for row in rows if row["engine"] in platforms]
+    silent = {name: why for name, why in rest.get("no_answer", {}).items() if name in platforms}
     return success(
-        device_id=call["device_id"], total_vms=len(found), vms=found, **({"no_answer": silent} if silent else {})
+        device_id=call["device_id"],
+        total_vms=len(workloads),
+        vms=workloads,
+        **({"no_answer": silent} if silent else {}),
     )
 
 
@@ -101,10 +104,10 @@ async def logs(call: ToolCall) -> dict[str, Any]:
     if not 1 <= call["lines"] <= LIMIT:
         raise BadArgument(f"lines={call['lines']} is not a number of lines", next_step=f"Give 1 to {LIMIT}")
     host = await device(call, call["device_id"])
-    found = await call.facts(
+    facts = await call.facts(
         "workload_logs", host=host, name=call["vm_name"], engine=call["platform"], lines=call["lines"]
     )
-    return success(**_about(call), lines_requested=call["lines"], logs="\n".join(found.get("log", ())))
+    return success(**_about(call), lines_requested=call["lines"], logs="\n".join(facts.get("log", ())))
 
 
 async def remove(call: ToolCall) -> dict[str, Any]:

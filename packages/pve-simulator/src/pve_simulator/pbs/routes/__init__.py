@@ -1,0 +1,1 @@
+"""The endpoints of a Proxmox Backup Server, in files named after their path."""

@@ -1,0 +1,1 @@
+"""Endpoints below /access."""

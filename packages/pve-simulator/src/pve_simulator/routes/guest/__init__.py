@@ -1,0 +1,1 @@
+"""Endpoints below /nodes/{node}/qemu/{vmid} and /nodes/{node}/lxc/{vmid}."""

@@ -1,0 +1,1 @@
+"""Endpoints below /storage and /nodes/{node}/storage."""

@@ -1,0 +1,146 @@
+"""What happened: the journal, and the timeline of guests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from quorate.console.login import ConsoleServices, Person
+from quorate.console.templates import HEADERS, PATH, query
+from quorate.pipeline.redaction import clean
+from quorate.problems import NotFound, Problem
+from quorate.state.chain import Verification
+from quorate.state.journal import Outcome
+from quorate.state.trail import Filters
+from quorate.units import parse_moment
+
+if TYPE_CHECKING:
+    from quorate.console.console import Console
+
+TASKS = 50
+LOG_LINES = 200
+CONTROLS = {"waiting": ("pause", "abort"), "running": ("pause", "abort"), "paused": ("resume", "abort")}
+"""What a person can do about a run in each state."""
+
+
+def activity_routes(console: Console) -> list[tuple[Any, ...]]:
+    services = console.services
+
+    async def show(request: Request, person: Person) -> Response:
+        tasks, problem = await services.rows_or_problem(person, "task_list", limit=TASKS)
+        runs: list[dict[str, Any]] = []
+        runs_problem = ""
+        if services.offers(person, "run_list"):
+            runs, runs_problem = await services.rows_or_problem(person, "run_list", state="all")
+        template = "part_activity.html" if request.url.path.endswith("/part/activity") else "activity.html"
+        return await console.show(
+            request, person, template, tasks=tasks, problem=problem, runs=runs, runs_problem=runs_problem
+        )
+
+    async def show_task(request: Request, person: Person) -> Response:
+        task = await services.facts(person, "task_get", task=request.path_params["upid"], log_lines=LOG_LINES)
+        return await console.show(request, person, "task.html", task=task)
+
+    async def show_run(request: Request, person: Person) -> Response:
+        inside = True if services.offers(person, "guest_screenshot") else None
+        where = services.where(request.query_params)
+        facts = await services.facts(
+            person, "run_get", run=request.path_params["id"], lines=LOG_LINES, inside=inside, **where
+        )
+        run = dict(facts)
+        log, state = run.pop("log", []), str(run.get("state"))
+        controls = CONTROLS.get(state, ()) if services.offers(person, "run_control") else ()
+        template = "part_run.html" if "/part/" in request.url.path else "run.html"
+        return await console.show(request, person, template, run=run, log=log, controls=controls)
+
+    async def control_run(request: Request, person: Person) -> Response:
+        form = await console.form(request)
+        run, where = request.path_params["id"], services.where(request.query_params)
+        await services.run(person, "run_control", run=run, action=form.get("action", ""), **where)
+        return RedirectResponse(query(f"{PATH}/runs/{run}", where), status_code=303, headers=HEADERS)
+
+    return [
+        ("/activity", show),
+        ("/part/activity", show),
+        ("/tasks/{upid}", show_task),
+        ("/runs/{id}", show_run),
+        ("/part/runs/{id}", show_run),
+        ("/runs/{id}", control_run, "POST"),
+    ]
+
+
+PAGE = 50
+LONGEST_NUMBER = 16
+_TEXTS = ("tool", "outcome", "caller", "cluster", "target")
+
+
+def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
+    services = console.services
+
+    async def show(request: Request, person: Person) -> Response:
+        person.require_operator("The timeline is")
+        fields = {name: request.query_params.get(name, "").strip() for name in (*_TEXTS, "since", "until", "before")}
+        problem, entries = "", []
+        try:
+            filters = replace(_filters(fields, services.now), clusters=person.clusters)
+            entries = await services.trail.entries(filters, PAGE + 1, before=_number(fields["before"]))
+        except Problem as error:
+            problem = str(error)
+        more = len(entries) > PAGE
+        shown = clean(entries[-PAGE:][::-1])
+        older = query(f"{PATH}/timeline", fields, before=shown[-1].get("seq")) if more else ""
+        return await console.show(
+            request,
+            person,
+            "timeline.html",
+            entries=shown,
+            fields=fields,
+            older=older,
+            problem=problem,
+            verification=await verify_trail(person) if request.query_params.get("verify") else None,
+            outcomes=[outcome.value for outcome in Outcome],
+        )
+
+    async def show_entry(request: Request, person: Person) -> Response:
+        person.require_operator("The timeline is")
+        return await console.show(
+            request, person, "timeline_entry.html", entry=clean(await _entry(services, request, person))
+        )
+
+    async def verify(request: Request, person: Person) -> Response:
+        person.require_operator("The timeline is")
+        return await console.show(request, person, "part_verification.html", verification=await verify_trail(person))
+
+    async def verify_trail(person: Person) -> Verification:
+        verification = await services.trail.verify()
+        if person.clusters is not None:  # these lines name what happens in all clusters
+            verification = replace(verification, unfinished=(), remarks=())
+        return verification
+
+    return [("/timeline", show), ("/timeline/{seq}", show_entry), ("/part/verification", verify)]
+
+
+async def _entry(services: ConsoleServices, request: Request, person: Person) -> dict[str, Any]:
+    seq = _number(request.path_params["seq"])
+    entry = await services.trail.entry(seq) if seq is not None else None
+    if entry is None or not person.reaches(str(entry.get("cluster", ""))):
+        raise NotFound("The trail has no such entry")
+    return entry
+
+
+def _filters(fields: dict[str, str], now: float) -> Filters:
+    """Texts match anywhere unless they have a wildcard of their own."""
+    filters: dict[str, Any] = {name: _pattern(fields[name]) for name in _TEXTS if fields[name]}
+    filters |= {name: parse_moment(fields[name], now=now) for name in ("since", "until") if fields[name]}
+    return Filters(**filters)
+
+
+def _pattern(text: str) -> str:
+    return text if any(wildcard in text for wildcard in "*?") else f"*{text}*"
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_NUMBER else None

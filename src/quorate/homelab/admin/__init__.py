@@ -1,1 +1,0 @@
-"""The administration account on a host: its key, its privileges, what was created for it, and its removal."""

@@ -1,1 +1,0 @@
-"""Hosts that are written down elsewhere: in an SSH configuration, in an Ansible inventory."""

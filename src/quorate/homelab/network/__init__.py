@@ -1,1 +1,0 @@
-"""Network scans from this machine: which addresses answer, on which ports, with which hardware address."""

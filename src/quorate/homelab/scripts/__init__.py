@@ -1,1 +1,0 @@
-"""Community scripts for Proxmox VE: their index, their text, and running one without questions."""

@@ -1,1 +1,0 @@
-"""Users, groups, roles, tokens, permissions, pools."""

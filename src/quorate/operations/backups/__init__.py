@@ -1,1 +1,0 @@
-"""Backups, restore, backup jobs."""

@@ -1,1 +1,0 @@
-"""Disks, networks and cloud-init of guests."""

@@ -1,1 +1,0 @@
-"""The firewall of cluster, nodes and guests."""

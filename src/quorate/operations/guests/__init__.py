@@ -1,1 +1,0 @@
-"""Finding guests, switching them on and off, changing their options."""

@@ -1,1 +1,0 @@
-"""High availability and replication."""

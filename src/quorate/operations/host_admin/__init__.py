@@ -1,1 +1,0 @@
-"""Care of hosts beyond daily work: administration accounts, terminals, hardware, export."""

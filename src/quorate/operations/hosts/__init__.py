@@ -1,1 +1,0 @@
-"""Plain hosts: the registry, commands, hardware and administration accounts."""

@@ -1,1 +1,0 @@
-"""Images and templates: upload, download."""

@@ -1,1 +1,0 @@
-"""Inside guests: commands, files, services, facts."""

@@ -1,1 +1,0 @@
-"""Devices on the network: discovery, the map, changes, and what needs attention."""

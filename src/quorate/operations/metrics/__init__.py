@@ -1,1 +1,0 @@
-"""History of load as numbers and charts."""

@@ -1,1 +1,0 @@
-"""Care of nodes: services, updates, disks, certificates, logs, power."""

@@ -1,1 +1,0 @@
-"""Creating, cloning, migrating and deleting guests."""

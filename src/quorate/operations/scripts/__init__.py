@@ -1,1 +1,0 @@
-"""Community scripts for Proxmox VE."""

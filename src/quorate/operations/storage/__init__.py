@@ -1,1 +1,0 @@
-"""Storages and the volumes on them."""

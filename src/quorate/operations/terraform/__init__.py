@@ -1,1 +1,0 @@
-"""Terraform: services that it creates, and guests exported to it."""

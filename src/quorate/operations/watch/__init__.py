@@ -1,1 +1,0 @@
-"""Findings of the watch, and what has changed."""

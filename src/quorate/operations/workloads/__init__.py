@@ -1,1 +1,0 @@
-"""Containers on plain hosts."""

@@ -1,1 +1,0 @@
-"""The operator's console: pages for people, rendered here, live by server-sent events."""

@@ -1,0 +1,1 @@
+"""What can be done: one module for each noun. A new tool is one function here and one test."""

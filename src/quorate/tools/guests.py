@@ -1,0 +1,514 @@
+"""Finding guests and looking at them: VMs and containers."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.hints import NAMED, Advice, Sentence, see, tools
+from quorate.inside.guest_addresses import is_usable, read_interfaces, strip_prefix
+from quorate.operations.preconditions import start_obstacles
+from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, Table, operation, page
+from quorate.problems import BadArgument, Conflict, Problem, catch_problem
+from quorate.pve import values
+from quorate.pve.backup_contents import excluded_volumes
+from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.lookup import Resource
+from quorate.pve.stored_objects import hide_secrets
+from quorate.pve.tasks import gather_bounded
+from quorate.units import Quantity, duration, load_of, moment, percent, size, unused_size, used_of
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Criteria for guests; all that are set must match."""
+
+    node: str | None = None
+    type: str | None = None
+    status: str | None = None
+    name: str | None = None
+    tag: str | None = None
+    pool: str | None = None
+    template: bool | None = None
+
+    async def apply(self, pve: Cluster, *, to_act: bool = False, sort: str = "") -> Sequence[Resource]:
+        """The matching guests; an unknown node or pool is an error, not an empty result.
+
+        `to_act`: for choosing the targets of a change; name, status and template then come from the nodes. They
+        are also asked before a name is reported as missing.
+        """
+        if self.node is not None:
+            await pve.inventory.node(self.node)
+        if self.pool is not None and (await pve.inventory.view()).pools:
+            await pve.inventory.pool(self.pool)
+        lagging = self.name is not None or self.status is not None or self.template is not None
+        if not (to_act and lagging):
+            view = await pve.inventory.complete_view()
+            rows = view.select((self, sort), lambda: self._choose(view.guests, sort))
+            if rows or self.name is None:
+                return rows
+        return self._choose(await pve.inventory.fresh_guests(self.node), sort)
+
+    def _choose(self, rows: Iterable[Resource], sort: str) -> Sequence[Resource]:
+        chosen = [row for row in rows if self.fits(row)]
+        return tuple(sorted(chosen, key=SORTS[sort]) if sort else chosen)
+
+    def fits(self, row: Resource) -> bool:
+        return (
+            (self.node is None or row.node == self.node)
+            and (self.type is None or row.kind == self.type)
+            and (self.status is None or row.status == self.status)
+            and (self.name is None or _name_matches(row.name, self.name))
+            and (self.tag is None or self.tag.lower() in (tag.lower() for tag in row.tag_list))
+            and (self.pool is None or row.pool == self.pool)
+            and (self.template is None or bool(row.template) == self.template)
+        )
+
+
+def _name_matches(name: str, pattern: str) -> bool:
+    pattern = pattern.lower()
+    return fnmatch.fnmatchcase(name.lower(), pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*")
+
+
+COLUMNS = ("vmid", "name", "type", "node", "status", "cpu", "mem", "disk", "tags", "pool", "lock")
+NOTES_SHOWN = 500
+READS_AT_ONCE = 16
+CONFIGS_AT_MOST = 300
+
+SORTS: Mapping[str, Callable[[Resource], Any]] = {
+    "vmid": lambda row: row.vmid,
+    "name": lambda row: (row.name, row.vmid),
+    "cpu": lambda row: -row.cpu * row.maxcpu,
+    "mem": lambda row: -row.mem,
+    "disk": lambda row: -row.maxdisk,
+    "uptime": lambda row: -row.uptime,
+}
+
+
+@operation(
+    toolset="guests",
+    risk=Risk.READ,
+    search_words=(
+        "location machine ip count list everything node powered off vms containers running stopped guests find "
+        "search tag pool name"
+    ),
+    example="status=running tag=prod",
+)
+async def guest_list(
+    pve: Cluster,
+    node: str | None = None,
+    type: Literal["vm", "ct"] | None = None,
+    status: Literal["running", "stopped", "paused", "unknown"] | None = None,
+    name: Annotated[str, Meta(description="Part of it, or web*")] | None = None,
+    tag: str | None = None,
+    pool: str | None = None,
+    template: Annotated[bool, Meta(description="Only templates; false: none")] | None = None,
+    protection: bool | None = None,
+    sort: Annotated[
+        Literal["vmid", "name", "cpu", "mem", "disk", "uptime"],
+        Meta(description="Largest first"),
+    ] = "vmid",
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Find VMs and containers; cpu is the load of the guest's cores, mem is used/assigned, disk is assigned."""
+    rows = await Filter(node, type, status, name, tag, pool, template).apply(pve, sort=sort)
+    if protection is not None:
+        rows = await _with_protection(pve, rows, protection=protection)
+    shown = rows[offset : offset + limit]
+    table = page(COLUMNS, [_row(row) for row in shown], limit=limit, offset=0)
+    table.offset, table.total = offset, len(rows)
+    if away := nodes_away(rows, pve.clock.time()):
+        table.facts["offline"] = away
+    if sort != "vmid":
+        table.keys = [SORTS[sort](row) for row in shown]
+    if table.next_offset is not None:
+        table.note = "narrow with node, type, status, name, tag or pool"
+    return table
+
+
+def nodes_away(rows: Iterable[Resource], now: float) -> list[str]:
+    """A line for each offline node with guests among these rows."""
+    seen = {row.node: 0.0 for row in rows if row.node_is_offline}
+    for row in rows:
+        if row.node in seen:
+            seen[row.node] = max(seen[row.node], row.seen_at)
+    return [
+        f"{node} is offline, last seen {duration(now - at)} ago: its guests are as they were then"
+        if at
+        else f"{node} is offline: of its guests, only the ids are known"
+        for node, at in sorted(seen.items())
+    ]
+
+
+def state_of(row: Resource) -> str:
+    """The status, with the last known one while the guest's node is offline."""
+    if row.template:
+        return "template"
+    return f"unknown, was {row.seen_as}" if row.seen_as not in ("", "unknown") else row.status
+
+
+def _row(row: Resource) -> list[Any]:
+    running = row.status == "running"
+    return [
+        row.vmid,
+        row.name,
+        row.kind,
+        row.node,
+        state_of(row),
+        _cpu(row) if row.maxcpu else "",
+        used_of(row.mem, row.maxmem) if running else unused_size(row.maxmem),
+        size(row.maxdisk) if row.maxdisk else "",
+        row.tags,
+        row.pool,
+        row.lock,
+    ]
+
+
+async def _with_protection(pve: Cluster, rows: Sequence[Resource], *, protection: bool) -> Sequence[Resource]:
+    """The guests with this protection; the cluster's view does not show it, so each configuration is read."""
+    if len(rows) > CONFIGS_AT_MOST:
+        raise BadArgument(
+            f"protection would read the configurations of {len(rows)} guests", next_step="Narrow with node, tag or pool"
+        )
+    configs = await gather_bounded(READS_AT_ONCE, [partial(Guest(pve, row).get, "config") for row in rows])
+    return [
+        row
+        for row, config in zip(rows, configs, strict=True)
+        if values.is_on(config.get("protection", 0)) == protection
+    ]
+
+
+def _cpu(row: Resource) -> str:
+    load = row.cpu if row.status == "running" else 0.0
+    return load_of(
+        load, row.maxcpu, text=f"{percent(load)}/{row.maxcpu:g}" if row.status == "running" else f"{row.maxcpu:g}"
+    )
+
+
+@operation(
+    toolset="guests",
+    risk=Risk.READ,
+    search_words=(
+        "location node vlan mac how long up details guest cores memory ip hardware config status alive agent running"
+    ),
+    example="guest=docker01",
+)
+async def guest_get(
+    pve: Cluster,
+    guest: GuestRef,
+    detail: Annotated[
+        bool, Meta(description="Also addresses, snapshots, OS, file systems, missing disks, tasks, digest")
+    ] = False,
+) -> dict[str, Any]:
+    """One guest: state, load, hardware, disks, networks, what waits for a restart, and what would prevent a start."""
+    target = await pve.guest(guest)
+    if target.row.node_is_offline:
+        return _describe_last(target.row, pve.clock.time())
+    was = target.row.status
+    status, pending, snapshots, tasks, addresses, inside = await _gather(
+        target.get("status/current"),
+        target.get("pending"),
+        target.get("snapshot") if detail else None,
+        # The task of a locked guest is what the caller needs to know.
+        target.running_tasks() if detail or target.row.lock else None,
+        *(_from_inside(target) if detail else (None, None)),
+    )
+    if detail and target.row.status == "running" != was:  # it was started after the cluster's view was made
+        addresses, inside = await asyncio.gather(*_from_inside(target))
+    config = {entry["key"]: entry["value"] for entry in pending if "value" in entry}
+    disks, detached, networks, options = _group_options(config)
+    addresses = addresses or values.addresses_in_config(config)
+    excluded = excluded_volumes(config, is_vm=target.is_vm)
+    waiting = values.pending_changes(pending)
+    could_start = status.get("status") == "stopped" and not target.row.template and not status.get("lock")
+    obstacles = await start_obstacles(pve, target, config, closely=detail) if could_start else []
+    return {
+        **_identity(target, status),
+        **({"not_included": excluded} if excluded else {}),
+        **({"protection": True} if values.is_on(config.get("protection", 0)) else {}),
+        **({"cannot_start": obstacles} if obstacles else {}),
+        **_load(status),
+        **(inside or {}),
+        "hardware": {key: config[key] for key in (_HARDWARE_VM if target.is_vm else _HARDWARE_CT) if key in config},
+        "disks": disks,
+        "detached": detached,
+        "networks": networks,
+        "addresses": {name: ", ".join(own) for name, own in addresses.items()},
+        "options": options,
+        "notes": str(config.get("description", ""))[:NOTES_SHOWN],
+        "snapshots": None if snapshots is None else sum(row.get("name") != "current" for row in snapshots),
+        "pending": waiting,
+        "tasks": [_task_line(task) for task in tasks or []],
+        **({"digest": config.get("digest")} if detail else {}),
+        "next": _next_steps(target, status, tasks, waiting),
+    }
+
+
+def _describe_last(row: Resource, now: float) -> dict[str, Any]:
+    """A guest whose node is offline: only that node could say more."""
+    return {
+        "vmid": row.vmid,
+        "name": row.name,
+        "type": row.kind,
+        "node": row.node,
+        "status": state_of(row),
+        "offline": nodes_away([row], now),
+        "pool": row.pool,
+        "tags": row.tags,
+        "lock": row.lock,
+        "ha": row.hastate,
+        "cores": row.maxcpu or "",
+        "memory": unused_size(row.maxmem) if row.maxmem else "",
+        "disk": size(row.maxdisk) if row.maxdisk else "",
+        "not_read": ["state, hardware, disks, networks and snapshots: the node is offline"],
+        "next": see("See which nodes are offline", tools.cluster_status),
+    }
+
+
+async def _gather(*reads: Awaitable[Any] | None) -> list[Any]:
+    """The results of concurrent reads; None where there is no read."""
+    results = iter(await asyncio.gather(*(read for read in reads if read is not None)))
+    return [None if read is None else next(results) for read in reads]
+
+
+def _from_inside(guest: Guest) -> tuple[Awaitable[Any], Awaitable[Any]]:
+    return _addresses(guest), _inside(guest)
+
+
+async def _addresses(guest: Guest) -> dict[str, list[str]]:
+    """Interface -> addresses that the guest reports; empty for a stopped guest or one without an agent."""
+    if guest.row.status != "running":
+        return {}
+    try:
+        interfaces = await read_interfaces(guest)
+    except Problem:
+        return {}
+    addresses = {
+        interface.name: [strip_prefix(address) for address in interface.addresses if is_usable(address)]
+        for interface in interfaces
+    }
+    return {name: own for name, own in addresses.items() if own}
+
+
+async def _inside(guest: Guest) -> dict[str, Any]:
+    """The facts that only the agent of a running VM knows."""
+    if not guest.is_vm or guest.row.status != "running":
+        return {}
+    system, filesystems = await asyncio.gather(_os(guest), _filesystems(guest))
+    return {"os": system, "filesystems": filesystems}
+
+
+async def _os(guest: Guest) -> str:
+    answer = await catch_problem(guest.get("agent/get-osinfo"))
+    if isinstance(answer, Problem):
+        return ""
+    result = answer.get("result") or {}
+    kernel = f", kernel {result['kernel-release']}" if result.get("kernel-release") else ""
+    return f"{result.get('pretty-name') or result.get('name', '')}{kernel}"
+
+
+async def _filesystems(guest: Guest) -> dict[str, str]:
+    """Mount point -> used of whole; file systems without a size, such as a mounted snap, are left out."""
+    answer = await catch_problem(guest.get("agent/get-fsinfo"))
+    listed = answer.get("result") if isinstance(answer, dict) else answer
+    filesystems: dict[str, str] = {}
+    for volume in listed if isinstance(listed, list) else ():  # the agent returns an error instead of the list
+        if volume.get("total-bytes"):
+            used, kind = used_of(volume.get("used-bytes", 0), volume["total-bytes"]), str(volume.get("type", ""))
+            value = used.value if isinstance(used, Quantity) else {}
+            filesystems[str(volume.get("mountpoint", "?"))] = Quantity(
+                f"{used} {kind}".rstrip(), {**value, "type": kind}
+            )
+    return filesystems
+
+
+def _task_line(task: dict[str, Any]) -> str:
+    return f"{task.get('type')} since {moment(task.get('starttime', 0))} by {task.get('user')}: {task.get('upid')}"
+
+
+def _next_steps(
+    guest: Guest, status: dict[str, Any], tasks: list[dict[str, Any]] | None, waiting: dict[str, str]
+) -> str | Advice:
+    lock = str(status.get("lock") or "")
+    if tasks:
+        return Advice("A task is working on it", tools.task_wait(task=tasks[0].get("upid")))
+    if lock == "suspended":
+        return Advice("It is suspended to disk; resume it", tools.guest_power(guest=guest.vmid, action="resume"))
+    if lock and tasks is None:
+        return Advice(f"It is locked ({lock}). Find the task that holds it", tools.task_list(guest=guest.vmid))
+    if lock:
+        unlock = f"{'qm' if guest.is_vm else 'pct'} unlock {guest.vmid}"
+        return Advice(
+            f"It is locked ({lock}) and none of its tasks is running. `{unlock}` on {guest.row.node} removes a lock "
+            "that was left behind",
+            tools.task_list(guest=guest.vmid),
+        )
+    if waiting and status.get("status") == "running":
+        return Advice(
+            "Apply what is pending, or revert it",
+            tools.guest_power(guest=guest.vmid, action="reboot"),
+            tools.guest_configure(guest=guest.vmid, revert=next(iter(waiting))),
+        )
+    return ""
+
+
+def _identity(guest: Guest, status: dict[str, Any]) -> dict[str, Any]:
+    row = guest.row
+    state = status.get("qmpstatus") or status.get("status", row.status)
+    return {
+        "vmid": guest.vmid,
+        "name": status.get("name") or row.name,
+        "type": row.kind,
+        "node": row.node,
+        "status": "template" if row.template else state,
+        "pool": row.pool,
+        "tags": row.tags,
+        "lock": status.get("lock", ""),
+        "ha": (status.get("ha") or {}).get("state", ""),
+    }
+
+
+def _load(status: dict[str, Any]) -> dict[str, Any]:
+    if status.get("status") != "running":
+        return {}
+    load, cores = status.get("cpu", 0), status.get("cpus", 0)
+    return {
+        "uptime": duration(status.get("uptime", 0)),
+        "cpu": load_of(load, cores, text=f"{percent(load)} of {cores or '?'}"),
+        "memory": used_of(status.get("mem", 0), status.get("maxmem", 0)),
+        "rootfs": used_of(status["disk"], status.get("maxdisk", 0)) if status.get("disk") else "",
+    }
+
+
+_HARDWARE_VM = (
+    "cores",
+    "sockets",
+    "cpu",
+    "memory",
+    "balloon",
+    "bios",
+    "machine",
+    "scsihw",
+    "ostype",
+    "agent",
+)
+_HARDWARE_CT = ("cores", "cpulimit", "memory", "swap", "ostype", "arch", "unprivileged", "features")
+
+
+_NOT_OPTIONS = {
+    *_HARDWARE_VM,
+    *_HARDWARE_CT,
+    "name",
+    "hostname",
+    "description",
+    "digest",
+    "tags",
+    "vmgenid",
+    "smbios1",
+    "meta",
+    "protection",
+    "sshkeys",
+    "cipassword",
+}
+
+
+def _group_options(config: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], dict[str, str], dict[str, Any]]:
+    """Disks, detached disks, networks and other options."""
+    disks, detached, networks, options = {}, {}, {}, {}
+    for key, value in sorted(config.items()):
+        bus = values.bus_of(key)
+        if bus == "unused":
+            detached[key] = str(value)
+        elif bus == "net":
+            networks[key] = str(value)
+        elif bus is not None and values.is_disk(key, str(value)):
+            disks[key] = str(value)
+        elif key not in _NOT_OPTIONS:
+            options[key] = hide_secrets("/nodes/{node}/lxc", value) if isinstance(value, list) else value
+    return disks, detached, networks, options
+
+
+LEAST_WIDTH = 256
+_SERIAL = re.compile(r"serial\d")
+
+
+@operation(
+    toolset="guests",
+    risk=Risk.LOOK_INSIDE,
+    search_words="screen picture console display monitor show say boot stuck see grub",
+    example="guest=docker01",
+)
+async def guest_screenshot(pve: Cluster, guest: GuestRef, max_width: int = 1280) -> IllustratedFacts:
+    """A running VM's screen, as an image."""
+    if max_width < LEAST_WIDTH:
+        raise BadArgument(
+            Sentence("{max_width} is too small to show anything", max_width=max_width),
+            next_step=f"Give at least {LEAST_WIDTH}",
+        )
+    target = await pve.guest(guest)
+    await _refuse_without_screen(pve, target)
+    # PVE wants a POST for a console, which a read does not send otherwise. It changes nothing: it starts a task that
+    # waits for us on a port and ends when we hang up, and neither a key nor a pointer is ever sent to the guest.
+    from quorate.pve.screens import look  # aiohttp and cryptography are not needed to list the tools
+
+    picture = await look(pve.client, target.path())
+    factor = -(-picture.width // max_width)
+    png = await asyncio.to_thread(picture.png, factor)
+    facts: dict[str, Any] = {"guest": target.label, "size": f"{picture.width}x{picture.height}"}
+    if factor > 1:
+        facts["shown"] = Advice(f"1/{factor} of each side").then(
+            Advice("{max_width} shows every pixel", max_width=picture.width), "; "
+        )
+    if picture.plain:
+        facts["note"] = "The whole screen has one color: it may be blank, asleep or just starting"
+    return IllustratedFacts(facts, (png,))
+
+
+async def _refuse_without_screen(pve: Cluster, guest: Guest) -> None:
+    if not guest.is_vm:
+        raise BadArgument(
+            f"{guest} is a container and has no screen",
+            next_step=Advice("Only VMs have a screen; see its state", tools.guest_get(guest=guest.vmid)),
+        )
+    if not await pve.may(f"/vms/{guest.vmid}", "VM.Console"):
+        raise await pve.refusal(f"see the screen of {guest}", f"/vms/{guest.vmid}", ["VM.Console"])
+    status, config = await asyncio.gather(guest.get("status/current"), guest.get("config", current=True))
+    if guest.row.template:
+        raise BadArgument(
+            f"{guest} is a template and never runs",
+            next_step=Advice("Clone it and start the clone", tools.guest_clone(guest=guest.vmid)),
+        )
+    if status.get("status") != "running":
+        raise Conflict(
+            f"{guest} is not running, so it has no screen",
+            next_step=Advice("Start it first", tools.guest_power(guest=guest.vmid, action="start")),
+        )
+    if reason := _without_display(config):
+        raise Conflict(
+            f"{guest} has no screen to capture",
+            why=reason,
+            next_step=see("See its state", tools.guest_get).then(
+                see("vga=std in {options} gives it a screen after a restart", tools.guest_configure, options=NAMED),
+                "; ",
+            ),
+        )
+
+
+def _without_display(config: Mapping[str, Any]) -> str | None:
+    display = values.parse(str(config.get("vga", "")), "type").get("type", "")
+    if display == "none":
+        return "Its option vga is none"
+    if _SERIAL.fullmatch(display):
+        return f"Its option vga is {display}: the console is a serial line with text"
+    devices = {key: values.parse(str(value), "host") for key, value in config.items() if key.startswith("hostpci")}
+    passed = [key for key, device in devices.items() if values.is_on(device.get("x-vga", "0"))]
+    # Without an option vga, PVE leaves the emulated card out when a real one is passed through.
+    return f"Its display goes to a graphics card of the node ({passed[0]})" if passed and not display else None

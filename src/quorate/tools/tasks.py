@@ -1,0 +1,185 @@
+"""Tasks: what PVE is doing and has done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from quorate.hints import Advice, tools
+from quorate.operations.exemptions import REPEATABLE_TASK
+from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.pve.cluster import Cluster
+from quorate.pve.errors import failure_advice
+from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, follow, read_log_tail, read_state
+from quorate.units import duration, moment
+
+COLUMNS = ("started", "node", "type", "id", "user", "status", "took", "task")
+
+STOP_SECONDS = 10.0
+
+TaskRef = Annotated[str, Meta(description="UPID")]
+LogLines = Annotated[int, Meta(ge=0, le=500)]
+
+
+@operation(
+    toolset="tasks",
+    risk=Risk.READ,
+    search_words="ran commands going on proxmox now jobs recent failed since yesterday backup night history",
+)
+async def task_list(
+    pve: Cluster,
+    node: Annotated[str, Meta(description="Only this node; reaches further back")] | None = None,
+    guest: GuestRef | None = None,
+    status: Literal["running", "failed", "ok"] | None = None,
+    type: Annotated[str, Meta(description="Task type, such as qmstart or vzdump")] | None = None,
+    user: str | None = None,
+    limit: Annotated[int, Meta(ge=1, le=200)] = 20,
+    offset: Annotated[int, Meta(ge=0)] = 0,
+) -> Table:
+    """Recent tasks, newest first: of the whole cluster, of a node or of a guest."""
+    target = await pve.guest(guest) if guest is not None else None
+    if node is not None:
+        await pve.inventory.node(node)
+    elif target is not None:
+        node = target.row.node
+    if node is None:
+        rows = await pve.get("/cluster/tasks")
+    else:
+        vmid = {"vmid": target.vmid} if target else {}
+        rows = await pve.get(f"/nodes/{node}/tasks", source="all", limit=500, **vmid)
+    chosen = [
+        row
+        for row in rows
+        if type in (None, row["type"]) and (user is None or _is_by(user, row)) and status in (None, _outcome(row))
+    ]
+    chosen.sort(key=lambda row: -row["starttime"])
+    table = page(COLUMNS, (_row(row) for row in chosen), limit=limit, offset=offset)
+    table.keys = [-row["starttime"] for row in chosen[offset : offset + limit]]
+    return table
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    status = row.get("status")
+    if not row.get("endtime"):
+        return "running"
+    return "ok" if status == "OK" or str(status).startswith("WARNINGS") else "failed"
+
+
+def _is_by(user: str, row: dict[str, Any]) -> bool:
+    """The user itself or one of its tokens, which PVE names within `user` or in a separate field."""
+    who = f"{row['user']}!{row['tokenid']}" if row.get("tokenid") else str(row["user"])
+    return who == user or who.startswith(f"{user}!")
+
+
+def _row(row: dict[str, Any]) -> list[Any]:
+    ended = row.get("endtime")
+    return [
+        moment(row["starttime"]),
+        row["node"],
+        row["type"],
+        str(row.get("id") or ""),
+        row["user"],
+        str(row.get("status") or "") if ended else "running",
+        duration(ended - row["starttime"]) if ended else "",
+        row["upid"],
+    ]
+
+
+@operation(
+    toolset="tasks",
+    risk=Risk.READ,
+    search_words="fail error log job task details result output migration backup complain",
+    example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
+)
+async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dict[str, Any]:
+    """State and end of the log of one task."""
+    upid = Upid.parse(task)
+    state, (log, total) = await asyncio.gather(read_state(pve.client, upid), read_log_tail(pve.client, upid, log_lines))
+    state.log = log
+    return _describe(state, total)
+
+
+@operation(
+    toolset="tasks",
+    risk=Risk.READ,
+    search_words="finished done yet wait task clone progress far",
+    example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
+)
+async def task_wait(
+    pve: Cluster,
+    task: TaskRef,
+    report: Report,
+    wait: Annotated[float, Meta(ge=0, le=50, description="Maximum seconds to wait")] = 45,
+    log_lines: LogLines = 10,
+) -> dict[str, Any]:
+    """Follow a task until it ends; call again if it still runs."""
+    state = await follow(pve.client, Upid.parse(task), clock=pve.clock, wait=wait, report=report, log=bool(log_lines))
+    state.log = state.log[-log_lines:] if log_lines else []
+    return _describe(state, state.lines_seen)
+
+
+@operation(
+    toolset="tasks",
+    risk=Risk.CHANGE,
+    idempotent=True,
+    exemptions=(REPEATABLE_TASK,),
+    search_words="cancel abort kill stuck hanging task job migration backup running",
+    example="task=UPID:pve1:00000504:1464B400:6AF9FEE0:aptupdate::root@pam:",
+)
+async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
+    """Interrupt a running task. Its work may be left half done."""
+    upid = Upid.parse(task)
+    summary = f"Stop {upid.type} {upid.id} on {upid.node}".replace("  ", " ")
+    if not (await read_state(pve.client, upid)).running:
+        return Plan(summary, unchanged=("The task has already ended",))
+
+    async def after() -> dict[str, Any]:
+        # PVE gives the worker five seconds to end before it is killed
+        state = await follow(pve.client, upid, clock=pve.clock, wait=STOP_SECONDS)
+        return {"status": state.outcome, "exit": state.exit or ""}
+
+    call = Call(summary, "DELETE", upid.path, target=Target("task", upid.text, node=upid.node))
+    return Plan(summary, (call,), after=after)
+
+
+def _describe(state: TaskState, log_total: int) -> dict[str, Any]:
+    upid = state.upid
+    return {
+        "task": upid.text,
+        "type": upid.type,
+        "id": upid.id,
+        "node": upid.node,
+        "user": upid.user,
+        "started": moment(upid.started),
+        "status": state.outcome,
+        "exit": state.exit or "",
+        **({"percent": state.percent} if state.percent is not None and state.running else {}),
+        "log": state.log,
+        **({"log_lines_in_all": log_total} if log_total > len(state.log) else {}),
+        **({"trouble": str(state.trouble)} if state.trouble else {}),
+        **({"next": advice} if (advice := _next_step(state)) else {}),
+    }
+
+
+def _next_step(state: TaskState) -> Advice | None:
+    if state.running:
+        return Advice("Follow it", tools.task_wait(task=str(state.upid)))
+    return failure_advice(state.exit or "", state.log) if state.outcome is TaskOutcome.FAILED else None
+
+
+PATIENCE_SECONDS = 40.0
+INTERVAL_SECONDS = 2.0
+
+
+async def comes_true(pve: Cluster, condition: Callable[[], Awaitable[bool]]) -> bool:
+    """Wait for the condition as long as a caller can be kept waiting; returns False if it does not come true."""
+    deadline = pve.clock.monotonic() + PATIENCE_SECONDS
+    while not await condition():
+        if pve.clock.monotonic() >= deadline:
+            return False
+        await pve.clock.sleep(INTERVAL_SECONDS)
+    return True

@@ -1,0 +1,320 @@
+"""What a user or token may do, what it lacks, and that the suggested commands grant it."""
+
+import shlex
+
+import pytest
+
+from pve_schema.schema import facts
+from pve_simulator.access.directory import Token, User
+from quorate.config import Access
+from quorate.operations.privileges import CALLS, IN_CODE, LEVELS
+from quorate.operations.registry import TOOLSETS
+from tests.rigs.mcp_session import rig, second_server
+
+pytestmark = pytest.mark.anyio
+
+
+def newcomer(quorate, *, privsep=True):
+    """A user with a token and no rights at all."""
+    secret = "0badc0de-0000-4000-8000-00000000cafe"
+    quorate.sim.world.access.users["new@pve"] = User("new@pve", tokens={"t1": Token(secret, privsep=privsep)})
+    return "new@pve!t1"
+
+
+def run_on_a_node(quorate, commands):
+    """Do to the simulated cluster what the commands would do, without any of Quorate's code."""
+    access = quorate.sim.world.access
+    for command in commands:
+        match shlex.split(command):
+            case ["pveum", "role", "add", role, "--privs", privileges]:
+                assert access.role(role) is None, f"{role} already exists"
+                access.custom_roles[role] = frozenset(privileges.split(","))
+            case ["pveum", "acl", "modify", path, "--roles", role, "--users" | "--tokens", who]:
+                assert access.role(role) is not None
+                access.grant(path, role, who)
+            case ["pveum", "acl", "delete", path, "--roles", role, "--users", who]:
+                access.revoke(path, role, "user", who)
+            case _:
+                raise AssertionError(command)
+
+
+def rights(access, who, *paths):
+    return {path: set(access.privileges(who, path)) for path in paths}
+
+
+async def test_rights_are_shown_by_path_and_named_as_roles(tmp_path):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.facts(
+            "permission_audit", who="bob@pve", paths=["/nodes/pve1", "/"], guests=[109, "win11"]
+        )
+        assert answer["rights"] == [
+            {"paths": ["/nodes/pve1", "/", "/vms/107"], "may": "all of role PVEAuditor"},
+            {"paths": ["/vms/109"], "may": "nothing"},
+        ]
+        everywhere = await quorate.facts("permission_audit", who="alice@pve")
+        assert any("/vms/104" in row["paths"] for row in everywhere["rights"])
+        own = await quorate.facts("permission_audit")
+        assert own["who"] == quorate.sim.token_id
+        assert "all of role Administrator" in str(own["rights"])
+
+
+async def test_the_named_privileges_are_checked_on_the_paths(tmp_path):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.facts(
+            "permission_audit", who="bob@pve", guests=108, privileges=["VM.Audit", "VM.PowerMgmt"]
+        )
+        assert answer["allowed"] is False
+        assert answer["missing"] == [{"path": "/vms/108", "privileges": ["VM.PowerMgmt"]}]
+        held = await quorate.facts("permission_audit", who="bob@pve", guests=108, privileges=["VM.Audit"])
+        assert held["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "path", "privilege"),
+    [
+        ("guest_power", {"guest": 108, "action": "start"}, "/vms/108", "VM.PowerMgmt"),
+        ("guest_get", {"guest": 202}, "/vms/202", "VM.Audit"),
+        ("node_get", {"node": "pve2"}, "/nodes/pve2", "Sys.Audit"),
+        ("pool_set", {"pool": "lab", "comment": "x"}, "/pool/lab", "Pool.Allocate"),
+        ("group_set", {"group": "ops"}, "/access/groups", "Group.Allocate"),
+        ("user_set", {"user": "erin@pve"}, "/access/realm/pve", "Realm.AllocateUser"),
+        ("user_set", {"user": "erin@pve"}, "/access/groups", "User.Modify"),
+        ("token_create", {"token": "alice@pve!x1"}, "/access/groups", "User.Modify"),
+        (
+            "acl_set",
+            {"action": "grant", "path": "/nodes", "roles": ["PVEAuditor"], "holders": ["dave@pve"]},
+            "/nodes",
+            "Permissions.Modify",
+        ),
+        ("firewall_rule_set", {"scope": "cluster", "type": "in", "action": "DROP"}, "/", "Sys.Modify"),
+        ("firewall_options_set", {"scope": "guest", "of": 102, "enable": True}, "/vms/102", "VM.Config.Network"),
+    ],
+)
+async def test_what_a_tool_call_needs_is_found_by_planning_it(tmp_path, tool, arguments, path, privilege):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate)
+        answer = await quorate.facts("permission_audit", who=who, tool=tool, arguments=arguments)
+        missing = {row["path"]: row["privileges"] for row in answer["missing"]}
+        assert privilege in missing[path]
+        assert all(method == "GET" for method, _ in quorate.sim.requests)
+
+
+@pytest.mark.parametrize("privsep", [True, False])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("guest_power", {"guest": 108, "action": "start"}),
+        ("guest_get", {"guest": 202}),
+        ("node_get", {"node": "pve2"}),
+        ("pool_set", {"pool": "lab", "comment": "x"}),
+        ("group_set", {"group": "ops"}),
+        ("user_set", {"user": "erin@pve"}),
+        ("firewall_rule_set", {"scope": "guest", "of": 102, "type": "in", "action": "DROP"}),
+        ("firewall_options_set", {"scope": "cluster", "policy_in": "DROP", "enable": True}),
+    ],
+)
+async def test_after_the_commands_were_run_the_tool_works_for_that_token(tmp_path, tool, arguments, privsep):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate, privsep=privsep)
+        async with second_server(quorate, tmp_path / "before.jsonl", token=who) as weak:
+            assert await weak.refusal(tool, **arguments)
+        answer = await quorate.facts("permission_audit", who=who, tool=tool, arguments=arguments)
+        assert any("--tokens" in command for command in answer["commands"]) == privsep
+        run_on_a_node(quorate, answer["commands"])
+        again = await quorate.facts("permission_audit", who=who, tool=tool, arguments=arguments)
+        assert again["allowed"] is True
+        async with second_server(quorate, tmp_path / "after.jsonl", token=who) as granted:
+            await granted.facts(tool, **arguments)
+
+
+async def test_the_commands_take_nothing_away(tmp_path):
+    async with rig(tmp_path) as quorate:
+        access = quorate.sim.world.access
+        for who, path in (
+            ("bob@pve", "/vms/107"),  # inherits from /
+            ("dave@pve", "/pool/production"),  # has it from a group
+            ("alice@pve", "/vms/104"),
+            ("bob@pve!monitor", "/"),
+        ):
+            before = rights(access, who, path, "/vms/100", "/nodes/pve1")
+            answer = await quorate.facts(
+                "permission_audit", who=who, paths=[path], privileges=["VM.PowerMgmt", "Sys.AccessNetwork"]
+            )
+            run_on_a_node(quorate, answer.get("commands", []))
+            after = rights(access, who, path, "/vms/100", "/nodes/pve1")
+            assert {"VM.PowerMgmt", "Sys.AccessNetwork"} <= after[path]
+            assert all(before[at] <= after[at] for at in before)
+
+
+async def test_a_denial_on_the_path_itself_is_taken_back_first(tmp_path):
+    async with rig(tmp_path) as quorate:
+        answer = await quorate.facts("permission_audit", who="bob@pve", guests=109, privileges=["VM.Audit"])
+        assert "pveum acl delete /vms/109 --roles NoAccess --users 'bob@pve'" in answer["commands"]
+        run_on_a_node(quorate, answer["commands"])
+        assert quorate.sim.world.access.allowed("bob@pve", "/vms/109", "VM.Audit")
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "9.1.8"])
+@pytest.mark.parametrize("level", LEVELS)
+async def test_the_commands_for_a_level_grant_all_of_it(tmp_path, level, version):
+    async with rig(tmp_path, version=version) as quorate:
+        who = newcomer(quorate)
+        answer = await quorate.facts("permission_audit", who=who, level=level)
+        run_on_a_node(quorate, answer["commands"])
+        assert (await quorate.facts("permission_audit", who=who, level=level))["allowed"] is True
+        held = quorate.sim.world.access.privileges(who, "/vms/108")
+        assert ("VM.PowerMgmt" in held) == (level != "read")
+        async with second_server(quorate, tmp_path / "level.jsonl", token=who) as granted:
+            await granted.facts("guest_get", guest=102)
+            await granted.facts("access_list", kind="users")
+            await granted.facts("firewall_get")
+            if level != "read":
+                await granted.facts("guest_power", guest=108, action="start")
+                await granted.facts("firewall_rule_set", scope="guest", of=102, type="in", action="DROP")
+            if level == "admin":
+                await granted.facts("guest_stop", guest=108)
+                await granted.facts("role_set", role="Pilot", privileges=["VM.Audit"])
+                await granted.facts("firewall_options_set", scope="cluster", enable=True)
+
+
+async def test_a_level_can_be_asked_for_single_guests_and_toolsets(tmp_path):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate)
+        answer = await quorate.facts(
+            "permission_audit", who=who, level="operate", toolsets=["guests", "snapshots"], guests=[108]
+        )
+        assert {row["path"] for row in answer["missing"]} == {"/vms/108"}
+        run_on_a_node(quorate, answer["commands"])
+        access = quorate.sim.world.access
+        assert access.allowed(who, "/vms/108", "VM.Snapshot")
+        assert not access.privileges(who, "/vms/104")
+
+
+async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate)
+        async with second_server(quorate, tmp_path / "weak.jsonl", token=who) as weak:
+            answer = await weak.facts("permission_audit", tool="node_get", arguments={"node": "pve1"})
+            assert answer["missing"][0]["path"] == "/nodes/pve1"
+            assert "own privileges are not sufficient" in answer["note"]
+            assert any("--users 'new@pve'" in line for line in answer["commands"])  # it bounds its token
+            assert "Sys.Audit" in await weak.refusal("permission_audit", who="bob@pve")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"who": "nobody@pve"}, "no such user"),
+        ({"who": "root@pam!nothing"}, "no such token"),
+        ({"paths": ["/guests/1"]}, "is not a path of the access tree"),
+        ({"tool": "guest_pwoer"}, "There is no tool 'guest_pwoer'"),
+        ({"tool": "guest_power", "arguments": {"guest": 108}}, "action"),
+        ({"tool": "guest_power", "arguments": {"gast": 108}}, "guest_power has no argument 'gast'"),
+        ({"tool": "guest_power", "level": "read"}, "cannot be combined"),
+        ({"level": "read", "toolsets": ["gests"]}, "There is no toolset 'gests'"),
+        ({"level": "read", "paths": ["/access"]}, "does not narrow an access level"),
+        ({"privileges": ["VM.Everything"]}, "There is no privilege 'VM.Everything'"),
+        ({"toolsets": ["guests"]}, "toolsets requires level"),
+    ],
+)
+async def test_what_cannot_be_audited_is_explained(tmp_path, arguments, words):
+    async with rig(tmp_path) as quorate:
+        assert words in await quorate.refusal("permission_audit", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("image_upload", {"file": "/etc/hostname", "content": "iso"}, "without reading a file"),
+        (
+            "api_call",
+            {"method": "GET", "path": "/nodes/pve1/qemu/102/agent/file-read", "params": {"file": "/etc/shadow"}},
+            "without looking inside a guest",
+        ),
+    ],
+)
+async def test_trying_a_tool_reaches_no_further_than_a_read(tmp_path, tool, arguments, words):
+    async with rig(tmp_path, access=Access.READ) as quorate:
+        mark = len(quorate.sim.requests)
+        assert words in await quorate.refusal("permission_audit", tool=tool, arguments=arguments)
+        assert not any("agent" in path for _, path in quorate.requests_since(mark))
+
+
+@pytest.mark.parametrize("version", ["8.4", "9.2"])
+def test_the_table_of_calls_is_about_calls_and_privileges_that_exist(version):
+    table = facts(version)
+    assert set(CALLS) == set(TOOLSETS)
+    names = {name for levels in CALLS.values() for listed in levels.values() for name in listed} | set(IN_CODE)
+    for name in names:
+        method, _, template = name.partition(" ")
+        assert table.endpoint(method, template)
+    newest = facts("9.2").privileges
+    for line in (line for lines in IN_CODE.values() for line in lines):
+        assert set(line.split()[1:]) <= set(newest), line
+
+
+async def test_an_unknown_tool_is_answered_with_the_nearest_ones_only(tmp_path):
+    async with rig(tmp_path) as quorate:
+        text = await quorate.refusal("permission_audit", tool="vm_creat")
+        assert "Did you mean 'vm_create'" in text
+        assert len(text) < 300
+        assert "Did you mean 'guest_" in await quorate.refusal("permission_audit", tool="guest_frobnicate")
+        assert len(await quorate.refusal("permission_audit", tool="zzz")) < 300
+
+
+async def test_the_hint_for_a_missing_privilege_is_one_line_that_extends_the_role_and_adds_only_what_lacks(tmp_path):
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("role_set", role="Helper", privileges=["VM.Audit", "VM.Console", "Datastore.Audit"])
+        await quorate.facts("user_set", user="helper@pve")
+        await quorate.facts("token_create", token="helper@pve!cli", privsep=False)
+        await quorate.facts("acl_set", action="grant", path="/", roles=["Helper"], holders=["helper@pve"])
+        async with second_server(quorate, tmp_path / "second.jsonl", token="helper@pve!cli") as helper:
+            refusal = await helper.refusal("guest_power", guest=108, action="start")
+            command = "pveum role modify Helper --append 1 --privs VM.PowerMgmt"
+            assert refusal.endswith(f"To grant it, on a node: `{command}`")
+            await quorate.facts("role_set", role="Helper", privileges=["VM.PowerMgmt"], mode="add")
+            assert (await helper.facts("guest_power", guest=108, action="start", dry_run=True))["steps"]
+
+
+async def test_of_several_roles_the_hint_extends_one_that_the_token_has_there(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for role, privileges in {
+            "Seers": ["VM.Audit", "Sys.Audit"],
+            "Movers": ["VM.Migrate"],
+            "Other": ["VM.Audit"],
+        }.items():
+            await quorate.facts("role_set", role=role, privileges=privileges)
+        await quorate.facts("user_set", user="helper@pve")
+        await quorate.facts("token_create", token="helper@pve!cli", privsep=True)
+        both = ["helper@pve", "helper@pve!cli"]
+        await quorate.facts("acl_set", action="grant", path="/", roles=["Seers"], holders=both)
+        await quorate.facts("acl_set", action="grant", path="/vms", roles=["Movers", "PVEAuditor"], holders=both)
+        async with second_server(quorate, tmp_path / "second.jsonl", token="helper@pve!cli") as helper:
+            refusal = await helper.refusal("guest_power", guest=108, action="start")
+            assert refusal.endswith("`pveum role modify Movers --append 1 --privs VM.PowerMgmt`")
+            await quorate.facts("role_set", role="Movers", privileges=["VM.PowerMgmt"], mode="add")
+            assert (await helper.facts("guest_power", guest=108, action="start", dry_run=True))["steps"]
+
+
+async def test_what_pve_refuses_to_a_read_gets_the_same_short_hint(tmp_path):
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("role_set", role="Helper", privileges=["VM.Audit", "VM.Console"])
+        await quorate.facts("user_set", user="helper@pve")
+        await quorate.facts("token_create", token="helper@pve!cli", privsep=False)
+        await quorate.facts("acl_set", action="grant", path="/", roles=["Helper"], holders=["helper@pve"])
+        async with second_server(quorate, tmp_path / "second.jsonl", token="helper@pve!cli") as helper:
+            refusal = await helper.refusal("api_call", method="GET", path="/nodes/pve1/syslog")
+            assert "needs the privilege Sys.Syslog on /nodes/pve1" in refusal
+            assert refusal.endswith("`pveum role modify Helper --append 1 --privs Sys.Syslog`")
+
+
+async def test_the_hint_makes_a_role_where_there_is_none_to_extend(tmp_path):
+    async with rig(tmp_path) as quorate:
+        await quorate.facts("user_set", user="helper@pve")
+        await quorate.facts("token_create", token="helper@pve!cli", privsep=False)
+        await quorate.facts("acl_set", action="grant", path="/vms", roles=["PVEAuditor"], holders=["helper@pve"])
+        async with second_server(quorate, tmp_path / "second.jsonl", token="helper@pve!cli") as helper:
+            refusal = await helper.refusal("guest_power", guest=108, action="start")
+            assert "pveum role add Quorate-vms-108 --privs" in refusal
+            assert "pveum acl modify /vms/108" in refusal
+            assert "role modify PVEAuditor" not in refusal
