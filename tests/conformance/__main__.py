@@ -105,16 +105,24 @@ async def run(*command: str) -> tuple[str, int]:
     return told.decode(errors="replace"), process.returncode or 0
 
 
+async def _listening_address(log: asyncio.StreamReader) -> str:
+    said = []
+    while line := (await log.readline()).decode():
+        said.append(line)
+        if " listening on " in line:
+            return line.split()[-1]
+    raise AssertionError("".join(said))
+
+
 @asynccontextmanager
 async def listening(*command: str) -> AsyncIterator[str]:
     """A server process that says where it listens."""
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
-    line = (await asyncio.wait_for(process.stderr.readline(), SECONDS)).decode()
-    assert line.startswith("quorate: listening on "), line
+    address = await asyncio.wait_for(_listening_address(process.stderr), SECONDS)
     reading = asyncio.create_task(process.stderr.read())
     try:
-        yield line.split()[-1]
+        yield address
     finally:
         process.terminate()
         await asyncio.wait_for(process.wait(), SECONDS)

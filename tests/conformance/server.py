@@ -14,6 +14,7 @@ from typing import Any
 
 from mcp.types import CallToolResult, TextContent, Tool
 
+from quorate import log
 from quorate.app import App, build, demo_settings
 from quorate.config import Access, Settings
 from quorate.config.http import HttpSettings
@@ -88,6 +89,7 @@ def _text(text: str) -> CallToolResult:
 
 async def main(transport: str) -> None:
     async with demo_settings(Settings(access=Access.ADMIN, toolsets=("default",))) as settings:
+        log.set_up(settings.log_format, settings.log_level)
         app = build(settings)
 
         def server(**options: Any) -> Server:

@@ -159,6 +159,13 @@ class RealHost:
             self.start()
 
     @contextmanager
+    def without_power(self) -> Iterator[None]:
+        """It stops in the middle of everything: its connections stay open, as no packet says that they ended."""
+        run("ip", "-n", self.name, "link", "set", "eth0", "down")
+        with self.away():
+            yield
+
+    @contextmanager
     def walled(self) -> Iterator[None]:
         """It has a firewall that lets nothing in and says nothing."""
         tool = ("nsenter", f"--net=/run/netns/{self.name}", "nft")

@@ -105,6 +105,15 @@ async def test_the_history_shows_exactly_what_was_changed(homelab: HomelabLab, t
         ]
 
 
+async def test_a_host_that_lost_its_power_under_an_open_connection_is_away(homelab: HomelabLab, tmp_path: Path):
+    async with serving(homelab, tmp_path, "pi", "desk") as quorate:
+        await quorate.facts("network_discover")
+        first = len(await history(quorate, 0))
+        with homelab.hosts["pi"].without_power():
+            await quorate.facts("network_discover")
+            assert await history(quorate, first) == [("pi", "state", "up", "away")]
+
+
 async def test_a_jump_host_that_is_away_says_nothing_about_who_is_behind_it(homelab: HomelabLab, tmp_path: Path):
     async with serving(homelab, tmp_path) as quorate:
         await quorate.facts("network_discover")

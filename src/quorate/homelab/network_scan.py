@@ -18,7 +18,7 @@ from quorate.homelab.devices.device import Device, Sighting, bare, macs, read_fi
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.machines import Machine, find_machine
 from quorate.homelab.network_probe import Address, Pace, PortState, Scan, ScannedDevice, heard_of, neighbors, probe_all
-from quorate.homelab.selection import HOST_SECONDS, NoSshServer, knock
+from quorate.homelab.selection import HOST_SECONDS, NoSshServer, has_gone_silent, knock
 from quorate.problems import NotConfigured, Problem, ServerFailed, Unreachable
 from quorate.pve.tasks import Report, for_each
 
@@ -304,6 +304,7 @@ async def survey_machines(
 
 async def _look(homelab: Homelab, look: SurveyResult) -> None:
     look.why = "It was not finished in time"
+    machine = None
     try:
         async with asyncio.timeout(HOST_SECONDS):
             machine = await find_machine(homelab, look.ref)
@@ -312,6 +313,7 @@ async def _look(homelab: Homelab, look: SurveyResult) -> None:
             look.why = ""
     except TimeoutError:
         look.why = f"It was not finished after {HOST_SECONDS:g} s"
+        look.absent = machine is not None and await has_gone_silent(machine)
     except Problem as problem:
         look.why = problem.what
         look.absent = isinstance(problem, Unreachable) and not isinstance(problem, NoSshServer)

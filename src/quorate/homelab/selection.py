@@ -14,11 +14,12 @@ from quorate.hints import NAMED, Advice, Sentence, tools
 from quorate.homelab.homelab import Homelab
 from quorate.homelab.host import ALL, Host, is_ip
 from quorate.homelab.machines import Login, Machine, find_machine, list_cluster_matches, resolve_host
-from quorate.homelab.network_probe import PortState, probe
+from quorate.homelab.network_probe import Address, PortState, probe
 from quorate.inside.transport import Command
 from quorate.problems import BadArgument, NotFound, Problem, Refused, TimedOut, Unreachable
 from quorate.pve.tasks import Report, for_each, gather_bounded
-from quorate.ssh.target import split_port
+from quorate.ssh.pool import Pool
+from quorate.ssh.target import SshTarget, split_port
 
 AT_ONCE = 32
 PROGRAMS_AT_ONCE = 4
@@ -217,18 +218,40 @@ async def _ask(item: I, ask: Callable[[I], Awaitable[T]], seconds: float) -> T |
 
 async def knock(machine: Machine) -> None:
     """Raise Unreachable where a login is pointless: a quick check before a slow login."""
-    target = machine.target
-    try:
-        address = ipaddress.ip_address(target.host if target and target.jump is None else "")
-    except ValueError:
-        return  # not over SSH, through a jump host, or by name: only a login can tell
-    assert target is not None
-    assert machine.ssh is not None
-    answer = await machine.ssh.pool.knock(target, partial(probe, address, target.port, KNOCK_SECONDS))
+    if (address := _address_of(machine)) is None:
+        return
+    target, pool = _ssh_of(machine)
+    answer = await pool.knock(target, partial(probe, address, target.port, KNOCK_SECONDS))
     if answer is PortState.SILENT:
         raise Unreachable(f"Nothing answers at {target}", next_step="Check that it is on and that the address is right")
     if answer is PortState.CLOSED:
         raise NoSshServer(f"{target} refuses the connection", next_step="Check that its SSH server runs on that port")
+
+
+async def has_gone_silent(machine: Machine) -> bool:
+    """True if nothing answers at its address any more, which an open connection notices only after minutes."""
+    if (address := _address_of(machine)) is None:
+        return False
+    target, pool = _ssh_of(machine)
+    if await probe(address, target.port, KNOCK_SECONDS) is not PortState.SILENT:
+        return False
+    pool.disconnect(target)
+    return True
+
+
+def _address_of(machine: Machine) -> Address | None:
+    """Where to probe it; None if it is not over SSH, through a jump host, or by name: only a login can tell then."""
+    target = machine.target
+    try:
+        return ipaddress.ip_address(target.host if target and target.jump is None else "")
+    except ValueError:
+        return None
+
+
+def _ssh_of(machine: Machine) -> tuple[SshTarget, Pool]:
+    assert machine.target is not None
+    assert machine.ssh is not None
+    return machine.target, machine.ssh.pool
 
 
 class NoSshServer(Unreachable):
