@@ -18,6 +18,7 @@ from quorate.config import Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.files import usual_audit_file, usual_state
 from quorate.config.homelab import HomelabSettings
 from quorate.homelab.homelab import Homelab, job_book
+from quorate.pbs.server import BackupServer
 from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.pipeline import Pipeline
@@ -236,6 +237,9 @@ def build(
         clock=clock,
         command_rules=settings.command_rules,
         needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
+        backup_servers=[
+            BackupServer(server.name, server.connection, clock=clock) for server in settings.backup_servers
+        ],
     )
     sites = make_sites(settings, clusters, home)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
@@ -287,7 +291,7 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
         async with SimulatedCluster(ssh=True) as simulated:
             watch = replace(settings.watch, channels=()) if settings.watch else None  # a demo sends no messages
             alone = replace(settings, homelab=_limit_to_loopback(settings.homelab), watch=watch)
-            yield replace(alone, clusters=(simulated_cluster(simulated),), problem=None)
+            yield replace(alone, clusters=(simulated_cluster(simulated),), backup_servers=(), problem=None)
 
 
 def _limit_to_loopback(homelab: HomelabSettings) -> HomelabSettings:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate.cli import doctor_cluster
+from quorate.cli.doctor_endpoint import check_reachable
 from quorate.cli.doctor_findings import Findings
 from quorate.cli.grants import ALMIGHTY, MONITOR, grant_script
 from quorate.cli.prompts import TRIES, ask, ask_secret, ask_until, choose, confirm, is_interactive
@@ -77,7 +78,7 @@ def _pinned_trust(options: argparse.Namespace) -> Trust:
 async def _inspect_certificate(endpoint: str, trust: Trust) -> tuple[Certificate, str | None]:
     """The certificate, and why it is not trusted."""
     findings = Findings(endpoint)
-    if not await doctor_cluster.check_reachable(endpoint, findings):
+    if not await check_reachable(endpoint, findings):
         raise SetupStopped(describe(findings))
     try:
         shown = await fetch_certificate(endpoint)

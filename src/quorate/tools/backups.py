@@ -162,7 +162,7 @@ async def backup_show(
     """What a backup holds: the guest's configuration, disks and networks at that time."""
     archive = await find_backup(pve, backup, node)
     config = await archived_config(pve, archive)
-    options = {key: value for key, value in config.items() if key not in _SECRET}
+    options = {key: value for key, value in config.items() if key not in SECRET_OPTIONS}
     disks = {key: options.pop(key) for key in sorted(options) if values.is_disk(key, options[key])}
     networks = {key: options.pop(key) for key in sorted(options) if values.bus_of(key) == "net"}
     return {
@@ -182,7 +182,7 @@ async def backup_show(
     }
 
 
-_SECRET = frozenset({"cipassword", "env", "digest"})
+SECRET_OPTIONS = frozenset({"cipassword", "env", "digest"})
 
 
 async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> StoredVolume:
@@ -200,7 +200,12 @@ async def archived_config(pve: Cluster, backup: StoredVolume) -> dict[str, str]:
         text = await pve.get(f"/nodes/{backup.node}/vzdump/extractconfig", volume=backup.volid)
     except ServerFailed as problem:
         raise Conflict(f"{backup} cannot be inspected", why=problem.what) from None
-    head = re.split(r"^\[", str(text), maxsplit=1, flags=re.M)[0]
+    return parse_config(str(text))
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """The options of a guest's configuration file, without its snapshots and comments."""
+    head = re.split(r"^\[", text, maxsplit=1, flags=re.M)[0]
     pairs = (line.partition(": ") for line in head.splitlines() if not line.startswith("#"))
     return {key: value for key, colon, value in pairs if colon}
 

@@ -1,0 +1,1 @@
+"""Proxmox Backup Servers: their API, backups and tasks."""
