@@ -55,12 +55,12 @@ class AddressFinder:
         if isinstance(reported, Sequence) and (interfaces := _usable(reported)):
             return GuestAddresses(interfaces, "agent" if guest.is_vm else "container")
         running = reported is not None
-        if running and (interfaces := await self._leased(config)):
+        if running and (interfaces := await self._from_leases(config)):
             return GuestAddresses(interfaces, "lease")
         configured = values.addresses_in_config(config)
         if interfaces := _usable(Interface(name, None, addresses=tuple(own)) for name, own in configured.items()):
             return GuestAddresses(interfaces, "configuration")
-        if running and (interfaces := await self._neighboring(config)):
+        if running and (interfaces := await self._from_neighbors(config)):
             return GuestAddresses(interfaces, "neighbors")
         return GuestAddresses(why_none=_explain(guest, reported))
 
@@ -77,7 +77,7 @@ class AddressFinder:
         addresses = await self.find(guest, config, reported)
         return ", ".join(addresses.best_first(config)), addresses.source
 
-    async def _leased(self, config: Mapping[str, Any]) -> tuple[Interface, ...]:
+    async def _from_leases(self, config: Mapping[str, Any]) -> tuple[Interface, ...]:
         cards = _cards(config)
         # Leases exist for vnets only. PVE calls its plain bridges vmbrN, and with these nothing is asked.
         if all(card.get("bridge", "").startswith("vmbr") for card in cards.values()):
@@ -93,7 +93,7 @@ class AddressFinder:
             by_mac.setdefault(str(row.get("mac", "")).lower(), []).append(str(row.get("ip", "")))
         return by_mac
 
-    async def _neighboring(self, config: Mapping[str, Any]) -> tuple[Interface, ...]:
+    async def _from_neighbors(self, config: Mapping[str, Any]) -> tuple[Interface, ...]:
         if self._neighbors is None:
             self._neighbors = asyncio.ensure_future(_read_neighbors())
         return _of_cards(_cards(config), await self._neighbors)
