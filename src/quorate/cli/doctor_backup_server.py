@@ -63,7 +63,7 @@ async def _check(server: BackupServer, settings: BackupServerSettings, level: Ac
         direction = "ahead of" if skew > 0 else "behind"
         findings.warn("clock", f"Its clock is {abs(skew):.0f} s {direction} this machine's", "Use NTP on both")
     try:
-        await _check_rights(server, level, findings)
+        await _check_privileges(server, level, findings)
     except Problem as problem:
         _fail("datastores", problem, findings)
 
@@ -78,7 +78,7 @@ def _check_version(version: str, findings: Findings) -> None:
     )
 
 
-async def _check_rights(server: BackupServer, level: Access, findings: Findings) -> None:
+async def _check_privileges(server: BackupServer, level: Access, findings: Findings) -> None:
     """Privileges that the access level needs on the datastores, and the commands that grant them."""
     names = await server.datastores()
     findings.ok("datastores", f"It sees {', '.join(names) or 'none: there is none yet'}")

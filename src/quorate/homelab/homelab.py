@@ -146,9 +146,9 @@ class Homelab:
             return await self._host(thing, everyone)
         if thing.kind == DATASTORE:
             return [Subject(DATASTORE, thing.id)]
-        return await self.guests_called(thing.id) if thing.kind == GUEST else []
+        return await self.find_guests(thing.id) if thing.kind == GUEST else []
 
-    async def guests_called(self, vmid: str) -> list[Subject]:
+    async def find_guests(self, vmid: str) -> list[Subject]:
         """The guests with this vmid, in any cluster: a backup does not say which one it came from.
 
         If there is none, one without a known name. A cluster that does not answer may have it, which is an error.

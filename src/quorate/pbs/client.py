@@ -44,7 +44,7 @@ _PARAMETERS: Final = re.compile(r"parameter verification failed(?: - |:\s*)(?P<l
 _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
     (
         "protected snapshot",
-        Advice("Remove the protection first, if it is not needed anymore", tools.pbs_backup_update(protected=False)),
+        Advice("Remove the protection first, if it is not needed anymore"),
     ),
     ("detected modified", Advice("Someone else changed it; read it again, then decide")),
     ("unable to acquire", Advice("A task works on it: see which, then try again", tools.pbs_task_list)),
@@ -88,7 +88,7 @@ def refusal(method: str, path: str, status: int, text: str, *, identity: str) ->
             facts={**facts, "path": where, "role": "DatastoreAdmin"},
         )
     if status == 403 or _NOT_ALLOWED.search(text):
-        return _undetailed(method, path, asked, text, identity, facts)
+        return _explain_lack(method, path, asked, text, identity, facts)
     if status == 401:
         return AuthenticationFailed(
             f"PBS did not accept the credentials of {identity}",
@@ -168,7 +168,7 @@ def _acl_path(path: str) -> str:
     return f"/datastore/{match[1]}" if match else "/"
 
 
-def _undetailed(
+def _explain_lack(
     method: str, path: str, asked: str, text: str, identity: str, facts: Mapping[str, Any]
 ) -> PermissionMissing:
     """A refusal that names no privilege: the API's own description says what the call needs."""

@@ -64,7 +64,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BackupNamespace:
     """A namespace of a datastore of a backup server."""
 
     server: str
@@ -87,7 +87,7 @@ class Place:
 class Backup:
     """One snapshot of a group, as PBS lists it."""
 
-    place: Place
+    place: BackupNamespace
     group: Group
     """With its time."""
     owner: str
@@ -120,7 +120,7 @@ class Backup:
         return BackupTask.parse(self.verified_by).started if BackupTask.looks_like(self.verified_by) else None
 
     @classmethod
-    def of(cls, place: Place, row: Mapping[str, Any]) -> Backup:
+    def of(cls, place: BackupNamespace, row: Mapping[str, Any]) -> Backup:
         files = row.get("files") or ()
         modes = {str(file.get("crypt-mode", "none")) for file in files if not _is_manifest(file)}
         verification = row.get("verification") or {}
@@ -226,7 +226,7 @@ class BackupServer:
 
     # -- backups ---------------------------------------------------------------------------------------------------
 
-    async def backups_in(self, place: Place, group: Group | None = None) -> list[Backup]:
+    async def backups_in(self, place: BackupNamespace, group: Group | None = None) -> list[Backup]:
         """The backups of one namespace, newest first."""
         named = {} if group is None else {"backup-type": group.type, "backup-id": group.id}
         rows = await self.get(f"{place.path}/snapshots", **place.params, **named)
@@ -241,11 +241,13 @@ class BackupServer:
         parts = await gather_bounded(READS_AT_ONCE, [partial(self.backups_in, place, group) for place in places])
         return sorted((backup for part in parts for backup in part), key=lambda backup: -backup.time)
 
-    async def places(self, store: str | None = None, namespace: str | None = None) -> list[Place]:
+    async def places(self, store: str | None = None, namespace: str | None = None) -> list[BackupNamespace]:
         """The namespaces of the named datastore, or of all that are not offline; with a namespace, where it exists."""
         stores = [await self.require_datastore(store)] if store is not None else await self._open_datastores()
         listed = await asyncio.gather(*(self.namespaces(name) for name in stores))
-        places = [Place(self.name, name, ns) for name, names in zip(stores, listed, strict=True) for ns in names]
+        places = [
+            BackupNamespace(self.name, name, ns) for name, names in zip(stores, listed, strict=True) for ns in names
+        ]
         if namespace is None:
             return places
         chosen = [place for place in places if place.namespace == namespace]
@@ -265,7 +267,7 @@ class BackupServer:
 
     async def find_backup(self, store: str, namespace: str, reference: Group) -> Backup:
         """One backup; without a time, the newest of its group."""
-        place = Place(self.name, store, namespace)
+        place = BackupNamespace(self.name, store, namespace)
         backups = await self.backups_in(place, replace(reference, time=None))
         matching = [backup for backup in backups if reference.time in (None, backup.time)]
         if not matching:
@@ -326,7 +328,7 @@ def parse_time(text: str) -> int:
 def find_server(servers: Sequence[BackupServer], name: str | None) -> BackupServer:
     """The named server, or the only one."""
     if not servers:
-        raise not_configured()
+        raise explain_no_server()
     known = {server.name: server for server in servers}
     if name is None and len(servers) == 1:
         return servers[0]
@@ -340,7 +342,7 @@ def find_server(servers: Sequence[BackupServer], name: str | None) -> BackupServ
     return known[name]
 
 
-def not_configured() -> NotConfigured:
+def explain_no_server() -> NotConfigured:
     return NotConfigured(
         "No Proxmox Backup Server is configured",
         next_step="The operator can add one as a table [pbs.NAME] in the configuration; docs/pbs.md shows how",

@@ -14,7 +14,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, ActionResult, StepContext, Target
 from quorate.operations.registry import Risk
 from quorate.pbs.client import BackupTask, conflict_advice
-from quorate.pbs.server import Backup, BackupServer, Group, Place, find_server, not_configured
+from quorate.pbs.server import Backup, BackupNamespace, BackupServer, Group, explain_no_server, find_server
 from quorate.problems import Problem, TaskFailed, TimedOut
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import Reference
@@ -44,7 +44,7 @@ async def ask_servers(
 ) -> tuple[dict[str, Answer], dict[str, str]]:
     """The answers of all servers or of the named one, and why others did not answer. Raises if none did."""
     if not homelab.backup_servers:
-        raise not_configured()
+        raise explain_no_server()
     servers = [find_server(homelab.backup_servers, name)] if name else list(homelab.backup_servers)
     results = await asyncio.gather(*(_ask_within_limit(server, ask) for server in servers))
     answers: dict[str, Answer] = {}
@@ -92,18 +92,18 @@ async def visible_backups(homelab: Homelab, backups: Sequence[Backup]) -> list[B
         key = (str(backup.place), backup.group.vmid)
         if key not in hidden:
             subjects = [Subject(DATASTORE, key[0])]
-            subjects += await homelab.guests_called(str(key[1])) if key[1] is not None else []
+            subjects += await homelab.find_guests(str(key[1])) if key[1] is not None else []
             hidden[key] = any(hides(subject) for subject in subjects)
     return [backup for backup in backups if not hidden[str(backup.place), backup.group.vmid]]
 
 
-async def require_visible(homelab: Homelab, place: Place, group: Group | None = None) -> None:
+async def require_visible(homelab: Homelab, place: BackupNamespace, group: Group | None = None) -> None:
     """Refuse what rules hide from the caller."""
     if homelab.hides is None:
         return
     subjects = [Subject(DATASTORE, str(place))]
     if group is not None and group.vmid is not None:
-        subjects += await homelab.guests_called(str(group.vmid))
+        subjects += await homelab.find_guests(str(group.vmid))
     for subject in subjects:
         if refused := homelab.hides(subject):
             raise refused
@@ -111,10 +111,10 @@ async def require_visible(homelab: Homelab, place: Place, group: Group | None = 
 
 async def choose_place(
     homelab: Homelab, server: str | None, datastore: str | None, namespace: str
-) -> tuple[BackupServer, Place]:
+) -> tuple[BackupServer, BackupNamespace]:
     """The server and the namespace that arguments name."""
     chosen = find_server(homelab.backup_servers, server)
-    place = Place(chosen.name, await chosen.choose_datastore(datastore), namespace.strip().strip("/"))
+    place = BackupNamespace(chosen.name, await chosen.choose_datastore(datastore), namespace.strip().strip("/"))
     await require_visible(homelab, place)
     return chosen, place
 
@@ -141,7 +141,7 @@ async def cluster_of(homelab: Homelab, group: Group | None) -> Cluster | None:
 async def server_action(
     homelab: Homelab,
     server: BackupServer,
-    place: Place,
+    place: BackupNamespace,
     summary: str,
     request: tuple[str, str, Mapping[str, Any]],
     *,
