@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from quorate.console.console import Console
 
 ANSWER_SECONDS = 2.0
-"""How long a page waits for a cluster before it shows what was last known of it."""
+"""How long a page waits for a cluster before it shows what it last listed."""
 SILENT_SECONDS = 30.0
 """How long pages wait only briefly for a cluster that did not answer, so that not every page is slow."""
 BRIEF_SECONDS = 0.2
@@ -70,9 +70,9 @@ class ClusterReader:
                     rows = await inventory.rows()
         except TimeoutError:
             self._silent_until[cluster] = max(now + SILENT_SECONDS, self._silent_until.get(cluster, 0.0))
-            return self._last_known(cluster, person, f"{cluster} does not answer")
+            return self._recall(cluster, person, f"{cluster} does not answer")
         except Problem as problem:
-            return self._last_known(cluster, person, str(problem))
+            return self._recall(cluster, person, str(problem))
         self._silent_until.pop(cluster, None)
         key = self._key(cluster, person)
         self._last.pop(key, None)
@@ -81,7 +81,7 @@ class ClusterReader:
             del self._last[next(iter(self._last))]
         return ClusterRows(rows)
 
-    def _last_known(self, cluster: str, person: Person, problem: str) -> ClusterRows:
+    def _recall(self, cluster: str, person: Person, problem: str) -> ClusterRows:
         read_at, rows = self._last.get(self._key(cluster, person), (None, []))
         return ClusterRows(rows, problem, read_at)
 
