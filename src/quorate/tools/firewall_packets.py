@@ -39,13 +39,13 @@ class Names:
     """Members by `guest/name` and `dc/name`; a leading `!` excludes."""
 
     def alias(self, name: str) -> str | None:
-        return next((self.aliases[key] for key in _scoped(name.lower()) if key in self.aliases), None)
+        return next((self.aliases[key] for key in _keys_of(name.lower()) if key in self.aliases), None)
 
     def ipset(self, name: str) -> tuple[str, ...] | None:
-        return next((self.ipsets[key] for key in _scoped(name) if key in self.ipsets), None)
+        return next((self.ipsets[key] for key in _keys_of(name) if key in self.ipsets), None)
 
 
-def _scoped(name: str) -> tuple[str, ...]:
+def _keys_of(name: str) -> tuple[str, ...]:
     return (name,) if name.startswith(("guest/", "dc/")) else (f"guest/{name}", f"dc/{name}")
 
 
