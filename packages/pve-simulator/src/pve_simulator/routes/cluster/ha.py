@@ -277,6 +277,8 @@ def _lrm_row(call: Call, name: str) -> dict[str, Any]:
     world, manager = call.world, call.world.part(HaManager)
     acted_at = manager.acted_at.get(name, world.clock.now())
     state, watchdog = ("active", "active") if manager.is_busy(name) else ("idle", "standby")
+    if name in manager.in_maintenance:
+        state = "maintenance mode"
     if manager.is_silent(acted_at):
         state, watchdog = _SILENT, "standby"
     shown = f"{state}, watchdog {watchdog}" if world.version_at_least(9, 1) else state
@@ -336,7 +338,10 @@ def manager_status(call: Call) -> dict[str, Any]:
     status["manager_status"] = {
         "master_node": manager.master,
         "timestamp": int(manager.decided_at),
-        "node_status": {name: "online" if node.online else "unknown" for name, node in world.nodes.items()},
+        "node_status": {
+            name: "unknown" if not node.online else "maintenance" if name in manager.in_maintenance else "online"
+            for name, node in world.nodes.items()
+        },
         "service_status": {
             sid: {
                 "node": _node_of(call, each),
@@ -350,7 +355,7 @@ def manager_status(call: Call) -> dict[str, Any]:
     }
     status["lrm_status"] = {
         name: {
-            "mode": "active",
+            "mode": "maintenance" if name in manager.in_maintenance else "active",
             "state": "active" if manager.is_busy(name) else "wait_for_agent_lock",
             "timestamp": int(acted_at),
             "results": {
