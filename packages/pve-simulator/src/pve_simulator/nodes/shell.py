@@ -1,4 +1,4 @@
-"""The shell of a node: the guests' small system with PVE's own tools, pct, qm, ha-manager and pveversion, and SSH to it."""
+"""The shell of a node: the guests' small system with PVE's own tools such as pct and qm, and SSH to it."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from pve_simulator.cluster.config_files import (
     encode_value,
     options_of,
     texts,
+    written_options,
 )
 from pve_simulator.cluster.ha_manager import HaManager, RemovedService
 from pve_simulator.cluster.ha_rules import (
@@ -183,7 +184,7 @@ def _read_options(call: Call) -> dict[str, Any]:
 
 def _set_options(resource: HaResource, options: dict[str, Any]) -> None:
     """Set the given options, with PVE's defaults for the rest."""
-    resource.options = dict(options)
+    resource.options = options = written_options(options)
     state = options.get("state", "started")
     resource.state = "started" if state == "enabled" else state
     resource.comment = options.get("comment")
