@@ -56,8 +56,6 @@ NOT_RUN = {
     r"quorate call (workload_|project_|service_|script_run)": "needs a container engine or a script: tests/homelab",
     r"quorate call (infra_|host_admin_setup)": "changes machines: tests/homelab, tests/real",
     r"quorate call (host_import source=scan|script_info .*text=)|quorate scripts refresh": "contacts other machines",
-    r"quorate call pbs_|quorate trust vault": "needs a backup server: tests/tools/test_pbs.py",
-    r"proxmox-backup-manager ": "another program",
     r"quorate call terraform_export .*cluster=": "needs several clusters: tests/homelab",
 }
 """A pattern of commands -> why they are not run. The words of `quorate` commands are still checked."""

@@ -45,7 +45,7 @@ async def test_a_datastore_that_is_offline_does_not_hide_the_others(quorate: Bac
 
 
 async def test_a_datastore_is_described_with_the_verification_of_each_namespace(quorate: BackupRig) -> None:
-    facts = await quorate.facts("pbs_datastore_get", datastore="store1")
+    facts = await quorate.facts("pbs_status", datastore="store1")
     assert facts["namespaces"]["(root)"]["backups"] == 5
     assert facts["namespaces"]["(root)"]["never_verified"] == 5
     assert facts["namespaces"]["prod"]["protected"] == 1
@@ -113,7 +113,7 @@ async def test_a_malformed_reference_is_refused(quorate: BackupRig) -> None:
 
 
 async def test_a_datastore_must_be_named_where_there_are_several(quorate: BackupRig) -> None:
-    text = await quorate.refusal("pbs_datastore_get")
+    text = await quorate.refusal("pbs_gc")
     assert "vault has 2 datastores" in text
     assert "archive, store1" in text
 
@@ -175,7 +175,7 @@ async def test_a_missing_privilege_is_named_with_its_command(tmp_path: Path) -> 
         tmp_path,
         connect=lambda pbs: (settings_of(pbs, credentials=add_token(pbs, "maker", store1="DatastoreBackup")),),
     ) as quorate:
-        text = await quorate.refusal("pbs_datastore_get", datastore="store1")
+        text = await quorate.refusal("pbs_status", datastore="store1")
     assert "It needs the privilege Datastore.Audit on /datastore/store1" in text
     assert "acl update /datastore/store1 DatastoreAudit --auth-id 'maker@pbs'" in text
 

@@ -44,7 +44,7 @@ _PARAMETERS: Final = re.compile(r"parameter verification failed(?: - |:\s*)(?P<l
 _CONFLICTS: Final[tuple[tuple[str, Advice], ...]] = (
     (
         "protected snapshot",
-        Advice("Remove the protection first, if it is not needed anymore"),
+        Advice("Remove the protection first, if it is not needed anymore", tools.pbs_backup_update(protected=False)),
     ),
     ("detected modified", Advice("Someone else changed it; read it again, then decide")),
     ("unable to acquire", Advice("A task works on it: see which, then try again", tools.pbs_task_list)),

@@ -14,7 +14,7 @@ from pve_schema.schema import Facts
 from quorate.hints import Advice, tools
 from quorate.operations.backend import Backend
 from quorate.operations.exemptions import is_exempt
-from quorate.operations.plan import Action, Call, Plan
+from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.operations.protection import weakened_protections
 from quorate.operations.registry import Operation, Risk
 from quorate.operations.risk import ORDER, Effect, Reason, effects
@@ -62,9 +62,11 @@ def reach_of_call(call: Call, facts: Facts | None) -> list[TargetRef]:
 
 
 def _target_refs(action: Action) -> list[TargetRef]:
-    target = action.target
-    if target is None:
-        return []
+    targets = (*((action.target,) if action.target else ()), *action.concerns)
+    return [ref for target in targets for ref in _refs_of_target(action, target)]
+
+
+def _refs_of_target(action: Action, target: Target) -> list[TargetRef]:
     if target.kind == HOST:
         return [TargetRef(HOST, target.id, becomes=msgspec.structs.asdict(action.becomes) if action.becomes else {})]
     if target.kind == BACKUP:

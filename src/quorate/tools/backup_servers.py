@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -21,6 +22,7 @@ from quorate.pve.lookup import Reference
 from quorate.pve.targets import BACKUP, DATASTORE, Subject
 from quorate.pve.tasks import TaskOutcome, TaskState
 from quorate.pve.wire import encode, pairs
+from quorate.units import count_of
 
 Answer = TypeVar("Answer")
 
@@ -29,11 +31,12 @@ SERVER_SECONDS = 30.0
 LOG_LINES = 8
 FAILED_LIST = "Failed to verify the following"
 
-Server = Annotated[str, Meta(description="Backup server, if several are configured")]
-Datastore = Annotated[str, Meta(description="May be left out if there is only one")]
-Namespace = Annotated[str, Meta(description="a/b/c; empty is the root")]
-BackupRef = Annotated[str, Meta(description="vm/100/2025-01-01T00:00:00Z, as in pbs_backup_list")]
-BackupOrGroup = Annotated[str, Meta(description="vm/100/2025-01-01T00:00:00Z, or vm/100 for all of that guest")]
+Server = str
+"""Only needed where several are configured, as the refusal says; like the datastore where there are several."""
+Datastore = str
+Namespace = str
+BackupRef = Annotated[str, Meta(description="vm/100/2025-01-01T00:00:00Z")]
+BackupOrGroup = Annotated[str, Meta(description="vm/100/2025-01-01T00:00:00Z, or vm/100 for all")]
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ async def require_visible(homelab: Homelab, place: BackupNamespace, group: Group
             raise refused
 
 
-async def choose_place(
+async def choose_namespace(
     homelab: Homelab, server: str | None, datastore: str | None, namespace: str
 ) -> tuple[BackupServer, BackupNamespace]:
     """The server and the namespace that arguments name."""
@@ -146,6 +149,8 @@ async def server_action(
     request: tuple[str, str, Mapping[str, Any]],
     *,
     group: Group | None = None,
+    concerns: Iterable[Backup] = (),
+    removes: Collection[str] = (),
     risk: Risk | None = None,
     because: str = "",
     check: Callable[[], Awaitable[None]] | None = None,
@@ -153,7 +158,9 @@ async def server_action(
 ) -> Action:
     """One write to a backup server as a step of a plan.
 
-    `check` refuses if what was planned on has changed; `result` turns the answer into facts. A task is followed.
+    `concerns` are backups of guests to which rules apply although the request does not name them; `removes` are the
+    backups that it would delete, so that an approval covers no others. `check` refuses if
+    what was planned on has changed; `result` turns the answer into facts. A task is followed.
     """
     method, path, params = request
 
@@ -166,16 +173,30 @@ async def server_action(
         return ActionResult(dict(result(answer)) if result is not None else {})
 
     arguments = " ".join(f"{name}={shlex.quote(value)}" for name, value in pairs(encode(params)))
-    target = Target(BACKUP, f"{place}:{group}") if group is not None else Target(DATASTORE, str(place))
+    target = Target(DATASTORE, str(place)) if group is None else Target(BACKUP, f"{place}:{group}")
     return Action(
         summary,
-        f"{server.name}: {method} {path} {arguments}".rstrip(),
+        f"{server.name}: {method} {path} {arguments}".rstrip() + _mark_removed(removes),
         perform,
         target,
+        concerns=tuple(dict.fromkeys(backup_target(backup.place, backup.group) for backup in concerns)),
         where=await cluster_of(homelab, group),
         risk=risk,
         risk_because=because,
     )
+
+
+def _mark_removed(names: Collection[str]) -> str:
+    """How many backups a step removes, and a short digest of which."""
+    if not names:
+        return ""
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
+    return f" [removes {count_of(len(names), 'backup')}, {digest}]"
+
+
+def backup_target(place: BackupNamespace, group: Group) -> Target:
+    """All backups of a guest or host in a namespace."""
+    return Target(BACKUP, f"{place}:{group.name}")
 
 
 async def follow_task(server: BackupServer, task: BackupTask, context: StepContext) -> ActionResult:

@@ -9,9 +9,10 @@ from typing import Any
 
 from quorate.homelab.homelab import Homelab
 from quorate.operations.registry import Risk, Table, operation, page
+from quorate.pbs.client import BackupTask
 from quorate.pbs.server import Backup, BackupServer
 from quorate.pve.targets import DATASTORE, Subject
-from quorate.tools.backup_servers import Datastore, Server, ask_servers, choose_place, visible_backups
+from quorate.tools.backup_servers import Datastore, Server, ask_servers, choose_namespace, visible_backups
 from quorate.units import Quantity, duration, moment, percent, size
 
 DAY = 86400
@@ -58,10 +59,17 @@ async def read_server(server: BackupServer) -> ServerState:
 @operation(
     toolset="pbs",
     risk=Risk.READ,
-    search_words="proxmox backup server datastore usage full space free deduplication garbage collection health",
+    search_words=(
+        "proxmox backup server datastore usage full space free deduplication garbage collection health namespaces "
+        "groups counts verification state unverified"
+    ),
 )
-async def pbs_status(homelab: Homelab, server: Server | None = None) -> Table:
-    """The datastores of the backup servers: space, days until full, deduplication, garbage collection; failed tasks."""
+async def pbs_status(
+    homelab: Homelab, server: Server | None = None, datastore: Datastore | None = None
+) -> Table | dict[str, Any]:
+    """Datastores of the backup servers: space, days until full, garbage collection; or one in full."""
+    if datastore is not None:
+        return await _describe_datastore(homelab, server, datastore)
     states, silent = await ask_servers(homelab, server, read_server)
     visible = {
         name: [row for row in state.stores if not _is_hidden(homelab, f"{name}/{row['store']}")]
@@ -92,7 +100,7 @@ def _row(state: ServerState, store: Mapping[str, Any]) -> list[Any]:
     collected = usage.get("gc-status") or gc
     total, used = int(usage.get("total") or 0), int(usage.get("used") or 0)
     now = state.server.clock.time()
-    full_at, ended = usage.get("estimated-full-date"), gc.get("last-run-endtime")
+    full_at, ended = usage.get("estimated-full-date"), gc.get("last-run-endtime") or last_collection(gc)
     return [
         state.server.name,
         name,
@@ -110,6 +118,11 @@ def _row(state: ServerState, store: Mapping[str, Any]) -> list[Any]:
     ]
 
 
+def last_collection(gc: Mapping[str, Any]) -> int | None:
+    """When garbage was last collected, by the task: the end of a run is not always listed."""
+    return BackupTask.parse(gc["upid"]).started if BackupTask.looks_like(gc.get("upid")) else None
+
+
 def _days(seconds: float) -> Quantity:
     return Quantity(f"{max(0, int(seconds // DAY))}d", max(0, int(seconds)))
 
@@ -120,17 +133,9 @@ def dedup_factor(collected: Mapping[str, Any]) -> float | None:
     return round(logical / disk, 1) if logical and disk else None
 
 
-@operation(
-    toolset="pbs",
-    risk=Risk.READ,
-    search_words="proxmox backup server datastore namespaces groups counts verification state unverified failed",
-    example="datastore=store1",
-)
-async def pbs_datastore_get(
-    homelab: Homelab, datastore: Datastore | None = None, server: Server | None = None
-) -> dict[str, Any]:
-    """One datastore in full: space, namespaces with their groups and verification, garbage collection, settings."""
-    chosen, place = await choose_place(homelab, server, datastore, "")
+async def _describe_datastore(homelab: Homelab, server: str | None, datastore: str) -> dict[str, Any]:
+    """One datastore: space, namespaces with their groups and verification, garbage collection, settings."""
+    chosen, place = await choose_namespace(homelab, server, datastore, "")
     status, gc, config, places = await asyncio.gather(
         chosen.get(f"{place.path}/status"),
         chosen.get(f"{place.path}/gc"),

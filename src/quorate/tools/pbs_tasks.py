@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.hints import Advice, tools
 from quorate.homelab.homelab import Homelab
+from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pbs.client import BackupTask, conflict_advice
-from quorate.pbs.server import BackupServer, find_server, without_time
+from quorate.pbs.server import BackupNamespace, BackupServer, Group, find_server, without_time
 from quorate.pve.tasks import Report, TaskOutcome, TaskState, read_log_tail
-from quorate.tools.backup_servers import Datastore, Server, ask_servers, failure_lines
+from quorate.tools.backup_servers import Datastore, Server, ask_servers, failure_lines, server_action
 from quorate.units import duration, moment
 
 COLUMNS = ("started", "server", "type", "id", "user", "status", "took", "task")
 READ_AT_ONCE = 500
+STOP_SECONDS = 5.0
 
 TaskRef = Annotated[str, Meta(description="UPID")]
 LogLines = Annotated[int, Meta(ge=0, le=500)]
@@ -32,9 +35,8 @@ async def pbs_task_list(
     server: Server | None = None,
     datastore: Datastore | None = None,
     status: Literal["running", "failed", "ok"] | None = None,
-    type: Annotated[str, Meta(description="Part of it: backup, verify, prune, garbage, sync")] | None = None,
+    type: Annotated[str, Meta(description="backup, verify, prune, garbage, sync")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 20,
-    offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Recent tasks of the backup servers, newest first."""
     filters: dict[str, Any] = {"limit": READ_AT_ONCE, "store": datastore, "typefilter": type}
@@ -56,7 +58,7 @@ async def pbs_task_list(
     rows = sorted(
         ((name, row) for name, rows in listed.items() for row in rows), key=lambda each: -each[1]["starttime"]
     )
-    table = page(COLUMNS, [_row(name, row) for name, row in rows], limit=limit, offset=offset)
+    table = page(COLUMNS, [_row(name, row) for name, row in rows], limit=limit, offset=0)
     table.facts = {"no_answer": silent} if silent else {}
     return table
 
@@ -89,7 +91,7 @@ async def pbs_task_get(
     wait: Annotated[float, Meta(ge=0, le=50, description="Seconds to follow it")] = 0,
     log_lines: LogLines = 20,
 ) -> dict[str, Any]:
-    """State and end of the log of one task of a backup server; follows it if asked to wait."""
+    """State and log of a task of a backup server; waits on request."""
     chosen, upid = find_server(homelab.backup_servers, server), BackupTask.parse(task)
     state = await (chosen.follow(upid, wait=wait, report=report) if wait else chosen.state_of(upid))
     log, total = await read_log_tail(chosen.client, upid, log_lines)
@@ -118,3 +120,47 @@ def _describe(server: BackupServer, state: TaskState, log_total: int) -> dict[st
         **({"log_lines_in_all": log_total} if log_total > len(state.log) else {}),
         **({"next": advice} if advice else {}),
     }
+
+
+REPEATABLE = ("verify", "prune", "garbage", "sync")
+"""Tasks that can be started again without a loss."""
+
+
+@operation(
+    toolset="pbs",
+    risk=Risk.CHANGE,
+    idempotent=True,
+    search_words="proxmox backup server stop abort cancel running task verify sync garbage collection",
+    example=r"task=UPID:pbs:00000FA1:000186A1:00000001:6723A1B2:verify:store1:root@pam:",
+)
+async def pbs_task_stop(homelab: Homelab, task: TaskRef, server: Server | None = None) -> Plan:
+    """Stop a task of a backup server. Stopping a backup needs access admin."""
+    chosen, upid = find_server(homelab.backup_servers, server), BackupTask.parse(task)
+    summary = f"Stop {upid.type} {upid.id} on {chosen.name}"
+    if not (await chosen.state_of(upid)).running:
+        return Plan(summary, unchanged=("The task has already ended",))
+    store, _, rest = upid.id.partition(":")
+    place = BackupNamespace(chosen.name, store)
+    loses = not any(word in upid.type for word in REPEATABLE)
+    action = await server_action(
+        homelab,
+        chosen,
+        place,
+        summary,
+        ("DELETE", upid.path, {}),
+        group=_group_in(rest),
+        risk=Risk.DESTROY if loses else None,
+        because="what it has done so far is lost" if loses else "",
+    )
+
+    async def after() -> dict[str, Any]:
+        state = await chosen.follow(upid, wait=STOP_SECONDS)
+        return {"status": state.outcome, "exit": state.exit or ""}
+
+    return Plan(summary, (action,), after=after)
+
+
+def _group_in(text: str) -> Group | None:
+    """The backups that a task works on, by the end of its id: `vm/100`, `prod/web:ct/101/67B67080`."""
+    match = re.search(r"(?:^|[:/])(vm|ct|host)/([A-Za-z0-9_][A-Za-z0-9._-]*)(?:/[0-9A-F]+)?$", text)
+    return Group(match[1], match[2]) if match else None
