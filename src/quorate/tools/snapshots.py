@@ -304,7 +304,7 @@ async def snapshot_delete(
     older_than: Annotated[str, Meta(description="Such as 7d")] | None = None,
 ) -> Plan:
     """Delete a snapshot, or all that match. The guest stays as it is; later snapshots are kept."""
-    targets = await _guests_named(pve, guest)
+    targets = await _resolve_guests(pve, guest)
     newest = pve.clock.time() + pve.client.clock_skew - (parse_span(older_than) if older_than else 0)
     only_one = older_than is None and not _is_pattern(snapshot) and len(targets) == 1
     choices = await gather_bounded(
@@ -341,7 +341,7 @@ def _is_pattern(text: object) -> bool:
     return isinstance(text, str) and any(mark in text for mark in "*?[")
 
 
-async def _guests_named(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
+async def _resolve_guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
     """The guests of a reference, a list or patterns, each once."""
     listed = refs if isinstance(refs, list) else [refs]
     by_pattern = [
