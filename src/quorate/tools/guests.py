@@ -7,22 +7,21 @@ import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence, see, tools
-from quorate.inside.guest_addresses import is_usable, read_interfaces, strip_prefix
 from quorate.operations.preconditions import start_obstacles
 from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, Problem, catch_problem
 from quorate.pve import values
-from quorate.pve.backup_contents import excluded_volumes
+from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.lookup import Resource
 from quorate.pve.stored_objects import hide_secrets
-from quorate.pve.tasks import gather_bounded
+from quorate.tools.guest_addresses import AddressFinder, read_reported
+from quorate.tools.guest_search import Configured, Option, search_configs
 from quorate.units import Quantity, duration, load_of, moment, percent, size, unused_size, used_of
 
 
@@ -78,9 +77,8 @@ def _name_matches(name: str, pattern: str) -> bool:
 
 
 COLUMNS = ("vmid", "name", "type", "node", "status", "cpu", "mem", "disk", "tags", "pool", "lock")
+ADDRESS_COLUMNS = ("addresses", "addresses_from")
 NOTES_SHOWN = 500
-READS_AT_ONCE = 16
-CONFIGS_AT_MOST = 300
 
 SORTS: Mapping[str, Callable[[Resource], Any]] = {
     "vmid": lambda row: row.vmid,
@@ -97,7 +95,7 @@ SORTS: Mapping[str, Callable[[Resource], Any]] = {
     risk=Risk.READ,
     search_words=(
         "location machine ip count list everything node powered off vms containers running stopped guests find "
-        "search tag pool name"
+        "search tag pool name which guest has mac address uses bridge vlan disk start at boot"
     ),
     example="status=running tag=prod",
 )
@@ -111,20 +109,39 @@ async def guest_list(
     pool: str | None = None,
     template: Annotated[bool, Meta(description="Only templates; false: none")] | None = None,
     protection: bool | None = None,
+    onboot: bool | None = None,
+    find: Annotated[str, Meta(description="MAC, IP address or network, bridge, vlan20, or part of a disk")]
+    | None = None,
+    columns: Annotated[list[Option], Meta(description="To add")] | None = None,
     sort: Annotated[
         Literal["vmid", "name", "cpu", "mem", "disk", "uptime"],
         Meta(description="Largest first"),
     ] = "vmid",
+    addresses: Annotated[bool, Meta(description="Also their IP addresses")] = False,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Find VMs and containers; cpu is the load of the guest's cores, mem is used/assigned, disk is assigned."""
     rows = await Filter(node, type, status, name, tag, pool, template).apply(pve, sort=sort)
-    if protection is not None:
-        rows = await _with_protection(pve, rows, protection=protection)
+    added = tuple(dict.fromkeys(columns or ()))
+    facts: dict[str, Any] = {}
+    configured: list[Configured] | None = None
+    if added or find is not None or protection is not None or onboot is not None:
+        options: dict[Option, bool | None] = {"protection": protection, "onboot": onboot}
+        configured, unread = await search_configs(pve, rows, find, options)
+        rows, facts = [guest.row for guest in configured], {"not_read": unread} if unread else {}
     shown = rows[offset : offset + limit]
-    table = page(COLUMNS, [_row(row) for row in shown], limit=limit, offset=0)
-    table.offset, table.total = offset, len(rows)
+    header: tuple[str, ...] = COLUMNS
+    lines = [_row(row) for row in shown]
+    if configured is not None and (added or find is not None):
+        header = (*header, *added, *(("match",) if find is not None else ()))
+        details = configured[offset : offset + limit]
+        lines = [[*line, *_details(guest, added)] for line, guest in zip(lines, details, strict=True)]
+    if addresses:
+        header = (*header, *ADDRESS_COLUMNS)
+        lines = [[*line, *cells] for line, cells in zip(lines, await AddressFinder(pve).list_all(shown), strict=True)]
+    table = page(header, lines, limit=limit, offset=0)
+    table.offset, table.total, table.facts = offset, len(rows), facts
     if away := nodes_away(rows, pve.clock.time()):
         table.facts["offline"] = away
     if sort != "vmid":
@@ -132,6 +149,11 @@ async def guest_list(
     if table.next_offset is not None:
         table.note = "narrow with node, type, status, name, tag or pool"
     return table
+
+
+def _details(guest: Configured, added: Sequence[Option]) -> list[str]:
+    """Only a search leaves matches."""
+    return [*("yes" if guest.has(option) else "no" for option in added), *filter(None, ["; ".join(guest.matches)])]
 
 
 def nodes_away(rows: Iterable[Resource], now: float) -> list[str]:
@@ -172,20 +194,6 @@ def _row(row: Resource) -> list[Any]:
     ]
 
 
-async def _with_protection(pve: Cluster, rows: Sequence[Resource], *, protection: bool) -> Sequence[Resource]:
-    """The guests with this protection; the cluster's view does not show it, so each configuration is read."""
-    if len(rows) > CONFIGS_AT_MOST:
-        raise BadArgument(
-            f"protection would read the configurations of {len(rows)} guests", next_step="Narrow with node, tag or pool"
-        )
-    configs = await gather_bounded(READS_AT_ONCE, [partial(Guest(pve, row).get, "config") for row in rows])
-    return [
-        row
-        for row, config in zip(rows, configs, strict=True)
-        if values.is_on(config.get("protection", 0)) == protection
-    ]
-
-
 def _cpu(row: Resource) -> str:
     load = row.cpu if row.status == "running" else 0.0
     return load_of(
@@ -204,28 +212,29 @@ def _cpu(row: Resource) -> str:
 async def guest_get(
     pve: Cluster,
     guest: GuestRef,
-    detail: Annotated[
-        bool, Meta(description="Also addresses, snapshots, OS, file systems, missing disks, tasks, digest")
-    ] = False,
+    detail: Annotated[bool, Meta(description="Also snapshots, OS, file systems, missing disks, tasks, digest")] = False,
 ) -> dict[str, Any]:
-    """One guest: state, load, hardware, disks, networks, what waits for a restart, and what would prevent a start."""
+    """One guest: state, IP addresses, load, hardware, disks, what waits for a restart, what would prevent a start."""
     target = await pve.guest(guest)
     if target.row.node_is_offline:
         return _describe_last(target.row, pve.clock.time())
     was = target.row.status
-    status, pending, snapshots, tasks, addresses, inside = await _gather(
+    status, pending, snapshots, tasks, reported, inside = await _gather(
         target.get("status/current"),
         target.get("pending"),
         target.get("snapshot") if detail else None,
         # The task of a locked guest is what the caller needs to know.
         target.running_tasks() if detail or target.row.lock else None,
-        *(_from_inside(target) if detail else (None, None)),
+        read_reported(target),
+        _inside(target) if detail else None,
     )
-    if detail and target.row.status == "running" != was:  # it was started after the cluster's view was made
-        addresses, inside = await asyncio.gather(*_from_inside(target))
+    if target.row.status == "running" != was:  # it was started after the cluster's view was made
+        reported, inside = await _gather(read_reported(target), _inside(target) if detail else None)
     config = {entry["key"]: entry["value"] for entry in pending if "value" in entry}
     disks, detached, networks, options = _group_options(config)
-    addresses = addresses or values.addresses_in_config(config)
+    if status.get("status") != "running":
+        reported = None
+    addresses = await AddressFinder(pve).find(target, config, reported)
     excluded = excluded_volumes(config, is_vm=target.is_vm)
     waiting = values.pending_changes(pending)
     could_start = status.get("status") == "stopped" and not target.row.template and not status.get("lock")
@@ -241,7 +250,9 @@ async def guest_get(
         "disks": disks,
         "detached": detached,
         "networks": networks,
-        "addresses": {name: ", ".join(own) for name, own in addresses.items()},
+        "addresses": addresses.by_interface,
+        **({"addresses_from": addresses.source} if addresses.source else {}),
+        **({"no_address": addresses.why_none} if addresses.why_none else {}),
         "options": options,
         "notes": str(config.get("description", ""))[:NOTES_SHOWN],
         "snapshots": None if snapshots is None else sum(row.get("name") != "current" for row in snapshots),
@@ -277,25 +288,6 @@ async def _gather(*reads: Awaitable[Any] | None) -> list[Any]:
     """The results of concurrent reads; None where there is no read."""
     results = iter(await asyncio.gather(*(read for read in reads if read is not None)))
     return [None if read is None else next(results) for read in reads]
-
-
-def _from_inside(guest: Guest) -> tuple[Awaitable[Any], Awaitable[Any]]:
-    return _addresses(guest), _inside(guest)
-
-
-async def _addresses(guest: Guest) -> dict[str, list[str]]:
-    """Interface -> addresses that the guest reports; empty for a stopped guest or one without an agent."""
-    if guest.row.status != "running":
-        return {}
-    try:
-        interfaces = await read_interfaces(guest)
-    except Problem:
-        return {}
-    addresses = {
-        interface.name: [strip_prefix(address) for address in interface.addresses if is_usable(address)]
-        for interface in interfaces
-    }
-    return {name: own for name, own in addresses.items() if own}
 
 
 async def _inside(guest: Guest) -> dict[str, Any]:
