@@ -123,7 +123,7 @@ async def test_a_manual_clock_wakes_sleepers_in_order() -> None:
 
 
 def open_and_stop(turns: int, first_bytes: bytes) -> list[str]:
-    """What Python reports as left open if the cluster stops so many turns of its loop after a client connected."""
+    """What Python reports as left open if the cluster stops some turns of its loop after a client connected."""
 
     async def serve() -> socket.socket:
         async with SimulatedCluster(clock=ManualClock(), identity=shared_identity) as sim:
