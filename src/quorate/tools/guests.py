@@ -17,7 +17,7 @@ from quorate.operations.preconditions import start_obstacles
 from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, Problem, catch_problem
 from quorate.pve import values
-from quorate.pve.backup_contents import excluded_volumes
+from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.lookup import Resource
 from quorate.pve.stored_objects import hide_secrets
