@@ -345,5 +345,6 @@ def find_server(servers: Sequence[BackupServer], name: str | None) -> BackupServ
 def explain_no_server() -> NotConfigured:
     return NotConfigured(
         "No Proxmox Backup Server is configured",
-        next_step="The operator can add one as a table [pbs.NAME] in the configuration; docs/pbs.md shows how",
+        next_step="The operator can add one with `quorate init --pbs ADDRESS`, or as a table [pbs.NAME] in the "
+        "configuration",
     )
