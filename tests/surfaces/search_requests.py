@@ -306,7 +306,7 @@ REQUESTS = (
     ("can the other nodes take over if one goes down", "capacity_plan ha_status"),
     ("how big is my backup storage", "storage_list"),
     ("fetch the talos image from github", "image_download"),
-    ("remove leftover volumes", "volume_delete volume_list"),
+    ("remove leftover volumes", "volume_delete volume_list storage_cleanup"),
     ("save a copy of vm 100 to the pbs", "backup_create"),
     ("exclude the lab from the backup schedule", "backup_job_set"),
     ("my container is corrupted, get yesterday's version back", "backup_restore snapshot_rollback"),

@@ -66,7 +66,7 @@ MODULES: Final = {
     "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.vms",
     "configure": "tools.cloudinit tools.disks tools.nics",
     "snapshots": "tools.snapshots",
-    "storage": "tools.storages tools.volumes",
+    "storage": "tools.storage_cleanup tools.storages tools.volumes",
     "images": "tools.images tools.templates",
     "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",
