@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from pve_schema.schema import NEWEST, OLDEST, Endpoint, facts
 from quorate.operations.grants import ANY, GRANTS
+from quorate.operations.protection import GUARDS
 from quorate.operations.registry import NEEDED, Operation, Risk, operations
 from quorate.operations.risk import ORDER, RISK_PARAMETERS, effects_of, refusal
-from quorate.pipeline.protection import GUARDS
 
 EXAMPLES = 3
 

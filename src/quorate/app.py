@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from quorate.config.http import HttpSettings
     from quorate.config.watch import WatchSettings
     from quorate.homelab.shells import Shells
-    from quorate.pipeline.resolution import Resolution
+    from quorate.pipeline.proof import Resolution
     from quorate.runs.runs import Runs
     from quorate.surfaces.compat.execution import CompatSettings
     from quorate.surfaces.native import Surface

@@ -1,4 +1,5 @@
-"""Texts that must not leave: a secret that never prints itself, and the usual places of secrets in command lines."""
+"""Texts that must not leave: a secret that never prints itself, the names that hold secrets, and their usual places in
+command lines."""
 
 from __future__ import annotations
 
@@ -18,6 +19,13 @@ SECRET_KEYS = frozenset(
     }
 )
 """Names under which arguments and facts hold a secret."""
+# Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
+SECRET_PARAMETERS = SECRET_KEYS | {
+    "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
+    "header", "otel-headers", "confirmation-password", "input-data", "env", "keys",
+}  # fmt: skip
+_FILE_WRITE = "/agent/file-write"  # elsewhere `content` is a type of volumes; here it is a file
+_HOSTS_FILE = re.compile(r"/nodes/[^/]+/hosts")  # `data` is the file, which everyone on the node can read
 LONGEST = 25_000
 """More than a person reads before approving, so a command that is cut is never approved."""
 
@@ -41,6 +49,13 @@ class Secret:
 
     def __repr__(self) -> str:
         return HIDDEN
+
+
+def secret_parameters(path: str) -> frozenset[str]:
+    """The parameters of a raw API call that are hidden."""
+    if _HOSTS_FILE.fullmatch(path):
+        return SECRET_PARAMETERS - {"data"}
+    return SECRET_PARAMETERS | {"content"} if path.endswith(_FILE_WRITE) else SECRET_PARAMETERS
 
 
 # -- in command lines --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from pve_schema.schema import NEWEST, OLDEST, facts
 from pve_simulator.storage.storages import Volume
 from quorate.config import Access
-from quorate.pipeline.takeover import HARMLESS
+from quorate.operations.takeover import HARMLESS
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pve_simulator.storage.archives import open_archive
+from quorate.pve import screens
 from quorate.runs.store import RunState
 from tests.rigs.mcp_session import Rig, rig
 from tests.runs.control import work_and_abort_when
@@ -76,20 +77,54 @@ async def test_the_copy_of_a_protected_guest_is_removed_and_the_guest_stays_prot
         assert quorate.sim.world.guests[109].config["protection"] == 1
 
 
-async def test_a_vm_without_an_agent_has_started_but_proves_nothing(tmp_path: Path) -> None:
-    """Its screen may show no more than the logo of the firmware."""
-    async with rig(tmp_path, in_memory=True) as quorate:
-        archive = open_archive(quorate.sim.world, volume(quorate, GOOD))
-        config = {key: value for key, value in archive.config.items() if key != "agent"}
-        volume(quorate, GOOD).archive = replace(archive, config=config)
+def back_up_without_agent(quorate: Rig, volid: str, *, boots: bool = True, **options: str) -> None:
+    """Make the backup one of a VM whose configuration has no agent."""
+    archive = open_archive(quorate.sim.world, volume(quorate, volid))
+    config = {key: value for key, value in archive.config.items() if key != "agent"} | options
+    system = archive.system if boots else replace(archive.system, id="")
+    volume(quorate, volid).archive = replace(archive, config=config, system=system)
+
+
+async def test_a_vm_without_an_agent_is_proved_by_the_text_that_answers_enter(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        back_up_without_agent(quorate, GOOD)
+        run = await drill(quorate, backups=[GOOD])
+        (row,) = run["report"]["backups"].values()
+        assert (row["verdict"], row["booted"]) == ("passed", "1 new line of text on its screen after Enter")
+        assert run["state"] == "done"
+
+
+async def test_a_vm_whose_firmware_found_no_system_has_started_but_proves_nothing(tmp_path: Path) -> None:
+    """Its screen has text, but nothing answers Enter."""
+    async with rig(tmp_path) as quorate:
+        back_up_without_agent(quorate, GOOD, boots=False)
         run = await drill(quorate, backups=[GOOD])
         (row,) = run["report"]["backups"].values()
         assert row["verdict"] == "started, not proven"
-        assert "no guest agent" in row["why"]
-        assert row["screenshot"]
+        assert "neither a prompt nor new text answered Enter" in row["why"]
+        assert row["screenshot"] == "640x400"
         assert (run["state"], run["reason"]) == ("done", "0 of 1 backups proved, 1 started, not proven")
         (covered,) = [line for line in await quorate.rows("backup_coverage", all=True) if line["vmid"] == 102]
         assert not covered.get("proved")
+
+
+async def test_a_prompt_on_the_serial_terminal_proves_a_vm_without_a_screen(tmp_path: Path) -> None:
+    async with rig(tmp_path) as quorate:
+        back_up_without_agent(quorate, GOOD, serial0="socket", vga="serial0")
+        run = await drill(quorate, backups=[GOOD])
+        (row,) = run["report"]["backups"].values()
+        assert row["verdict"] == "passed"
+        assert row["booted"].startswith("serial0 shows the prompt 'drill-")
+        assert row["booted"].endswith(" login:'")
+
+
+async def test_a_silent_serial_terminal_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screens, "PROMPT_SECONDS", 0.1)
+    async with rig(tmp_path) as quorate:
+        back_up_without_agent(quorate, GOOD, boots=False, serial0="socket", vga="serial0")
+        run = await drill(quorate, backups=[GOOD], boot_seconds=30)
+        (row,) = run["report"]["backups"].values()
+        assert row["verdict"] == "started, not proven"
 
 
 async def test_a_failing_check_fails_the_backup(tmp_path: Path) -> None:

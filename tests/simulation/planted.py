@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.pipeline import execution, resolution
+from quorate.pipeline import execution, proof
 from quorate.pve import tasks
 from quorate.pve.client import PveClient
 from quorate.runs import changes as undo
@@ -181,13 +181,13 @@ def locked_guests_are_moved_too(patch: Patch) -> None:
 
 
 def unknown_outcomes_are_closed_as_done(patch: Patch) -> None:
-    original = resolution._Investigation._unanswered_call
+    original = proof._Investigation._unanswered_call
 
     async def optimistic(self: Any, number: str, wire: Any, since: float) -> Any:
         await original(self, number, wire, since)
-        return resolution.StepResolution(StepState.DONE, "surely")
+        return proof.StepResolution(StepState.DONE, "surely")
 
-    patch.setattr(resolution._Investigation, "_unanswered_call", optimistic)
+    patch.setattr(proof._Investigation, "_unanswered_call", optimistic)
 
 
 def changes_of_living_servers_are_taken_over(patch: Patch) -> None:

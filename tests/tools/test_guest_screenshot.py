@@ -16,7 +16,7 @@ from pve_simulator.guests.consoles import Consoles
 from quorate.config import Access
 from quorate.problems import Problem
 from quorate.pve import screens as pve_screens
-from quorate.pve.screens import Picture, RfbClient, look, response_to
+from quorate.pve.screens import Picture, RfbClient, count_new_lines, look, response_to
 from tests.pve.test_client import by_password, client_of
 from tests.rigs.mcp_session import rig, second_server
 
@@ -145,6 +145,46 @@ def test_white_stays_white_however_small(factor):
     for y in range(16):
         picture.put(0, y, b"\xff" * 128)
     assert Image.open(io.BytesIO(picture.png(factor))).getextrema() == ((255, 255),) * 3
+
+
+def draw(rows: list[str], *, cursor: bool = False) -> Picture:
+    """A text console; the cursor is after the last row."""
+    picture = Picture(640, consoles.GLYPH[1] * (len(rows) + 2))
+    pixels = consoles._console([*rows[:-1], rows[-1] + "_" * cursor], 640, picture.height)
+    for y in range(picture.height):
+        picture.put(0, y, pixels[y * 2560 : (y + 1) * 2560])
+    return picture
+
+
+BOOTED = ["Debian GNU/Linux 13 web01 tty1", "", "web01 login:"]
+
+
+def test_lines_of_text_are_distinguished_from_pictures():
+    assert len(draw(BOOTED).text_lines()) == 2
+    logo = Picture(320, 200)
+    for y in range(200):
+        logo.put(0, y, b"".join(bytes((x % 256, y, 90, 0)) if 60 < y < 140 else bytes(4) for x in range(320)))
+    assert logo.text_lines() == []
+    assert Picture(0, 0).text_lines() == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "cursor", "new"),
+    [
+        (BOOTED, False, 0),
+        (BOOTED, True, 0),  # a blinking cursor is not an answer
+        ([*BOOTED, BOOTED[-1]], True, 1),
+        (["[  OK  ] Reached target multi-user.target", "", *BOOTED[1:]], False, 1),
+        (["Kernel panic - not syncing: VFS"], False, 1),
+    ],
+)
+def test_new_lines_are_counted_wherever_they_are(rows, cursor, new):
+    assert count_new_lines(draw(BOOTED).text_lines(), draw(rows, cursor=cursor).text_lines()) == new
+
+
+def test_a_picture_is_read_back_from_its_png():
+    picture = draw(BOOTED)
+    assert Picture.from_png(picture.png()).png() == picture.png()
 
 
 # -- who has none ------------------------------------------------------------------------------------------------------

@@ -316,7 +316,10 @@ async def _look(homelab: Homelab, look: SurveyResult) -> None:
         look.absent = machine is not None and await has_gone_silent(machine)
     except Problem as problem:
         look.why = problem.what
-        look.absent = isinstance(problem, Unreachable) and not isinstance(problem, NoSshServer)
+        if isinstance(problem, Unreachable):
+            look.absent = not isinstance(problem, NoSshServer)
+        elif machine is not None:  # a command over a dead connection fails in other ways
+            look.absent = await has_gone_silent(machine)
 
 
 async def collect_sighting(machine: Machine) -> Sighting:

@@ -15,13 +15,13 @@ from quorate.hints import Advice, tools
 from quorate.operations.backend import Backend
 from quorate.operations.exemptions import is_exempt
 from quorate.operations.plan import Action, Call, Plan
+from quorate.operations.protection import weakened_protections
 from quorate.operations.registry import Operation, Risk
 from quorate.operations.risk import ORDER, Effect, Reason, effects
+from quorate.operations.takeover import takes_over
 from quorate.pipeline.caller import Caller, Gate
 from quorate.pipeline.pipeline import Invocation
-from quorate.pipeline.protection import weakened_protections
 from quorate.pipeline.sites import Site, Sites
-from quorate.pipeline.takeover import takes_over
 from quorate.problems import NotFound, ParameterRejected, Problem, Refused
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource

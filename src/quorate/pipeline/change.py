@@ -13,6 +13,7 @@ from quorate.operations.arguments import decode
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, in_wire_form
 from quorate.operations.registry import Risk
+from quorate.operations.undo import can_be_undone, read_all_options, replaced_values
 from quorate.pipeline.approval import ApprovalGrant, ApprovalPending
 from quorate.pipeline.approval_request import (
     ApprovalRequest,
@@ -32,7 +33,7 @@ from quorate.pipeline.caller import AnswerLater, Scope
 from quorate.pipeline.execution import apply
 from quorate.pipeline.pipeline import Invocation, Pipeline, Result, select_permitted
 from quorate.pipeline.preflight import check_plan, check_references
-from quorate.pipeline.proof import Observation, can_be_undone, observe, read_all_options, replaced_values
+from quorate.pipeline.proof import Observation, observe
 from quorate.pipeline.record import (
     JournaledSteps,
     Record,

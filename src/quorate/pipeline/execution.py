@@ -10,11 +10,11 @@ from typing import Any
 from quorate.hints import Advice, see, tools
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, StepContext, in_wire_form
-from quorate.pipeline.effect import Trace
 from quorate.pipeline.proof import SentCall, observe, prove
 from quorate.pipeline.record import Step, StepLog, describe_outcome
 from quorate.problems import OutcomeUnknown, Overtaken, Problem, TaskFailed
 from quorate.pve.cluster import Cluster
+from quorate.pve.effect import Trace
 from quorate.pve.errors import NO_QUORUM, failure_advice, id_was_taken, lacks_quorum
 from quorate.pve.tasks import OwnTasks, Report, TaskOutcome, TaskState, Upid, find_started, follow, gather_bounded
 from quorate.state.journal import StepState

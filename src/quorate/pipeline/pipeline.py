@@ -42,7 +42,7 @@ from quorate.state.journal import Journal, Outcome
 from quorate.suggestions import suggest_tool
 
 if TYPE_CHECKING:
-    from quorate.pipeline.resolution import Resolution
+    from quorate.pipeline.proof import Resolution
 
 
 PLAN_TOKEN = "plan_token"  # noqa: S105 - the name of an argument
@@ -259,7 +259,7 @@ class Pipeline:
 
     async def resolve_unfinished(self) -> list[Resolution]:
         """Find out how changes ended whose processes are gone, and close their entries."""
-        from quorate.pipeline.resolution import Resolver
+        from quorate.pipeline.proof import Resolver
 
         async def look(tool: str, arguments: Mapping[str, Any]) -> Any:
             data = (await self.run(tool, arguments, Exchange(Caller(exposure=ALL_TOOLSETS)))).data

@@ -1,27 +1,29 @@
-"""Proof of effect: whether a call that got no answer was carried out, and what a change replaced.
+"""Proof of effect: whether a call that got no answer was carried out.
 
 One mechanism for a lost answer and for a process that died. Its task proves a call, and so does the object that the
 call is about, if it differs from before and reads as predicted. Absence is proven by what an object shows, or by the
 list of tasks as long as the clocks agree; otherwise the outcome stays unknown.
 
-The options that a change replaces are read with the same request before it, and again after it, so that it can be
-undone exactly.
+A change whose process died is resolved with it: `Resolver` sends only reads, and what it learns closes the entry of the
+journal. What cannot be asked now is tried again later.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
+import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from pve_schema.formats import split_list
-from pve_schema.schema import Facts, Match
+from pve_schema.schema import Match
+from quorate.config.clusters import HOMELAB
 from quorate.operations.plan import Action, Call
-from quorate.pipeline.effect import Before, Effect, Kind, Trace, expected_effect, judge, remember
+from quorate.operations.registry import find_operation
+from quorate.operations.undo import Values, is_observable, options_in
 from quorate.pipeline.record import Step
+from quorate.pipeline.sites import Sites
 from quorate.problems import (
     AuthenticationFailed,
     NodeOffline,
@@ -31,28 +33,31 @@ from quorate.problems import (
     Unreachable,
     UntrustedCertificate,
 )
-from quorate.pve import values
 from quorate.pve.cluster import Cluster
-from quorate.pve.stored_objects import CONTROL, Location, StoredObject, hide_secrets, read_stored
+from quorate.pve.connection import Clock
+from quorate.pve.effect import Before, Effect, Kind, Trace, expected_effect, judge, remember
+from quorate.pve.errors import failure_advice
+from quorate.pve.stored_objects import Location, StoredObject, read_stored
 from quorate.pve.tasks import LISTING_PAUSES, TaskOutcome, Upid, gather_bounded, read_state, started_since
 from quorate.pve.wire import Request, read
-from quorate.state.chain import canonical
+from quorate.state.chain import plain
+from quorate.state.journal import Journal, Outcome, StepState, UnfinishedChange, overall
+from quorate.state.trail import seconds_of
+from quorate.units import moment
 
 YOUNG = 10.0  # seconds after which PVE has listed every task and written every option
 OLD = 86_400.0  # seconds after which PVE may have dropped a task from its lists
 STEADY = 2.0  # seconds by which two measurements of the same clocks differ anyway: Date has whole seconds
 DRIFT = 600.0  # seconds that the clocks of nodes may be apart, or jump, and the search for tasks still covers
 READS_AT_ONCE = 8
-
-_SIDE_EFFECT: Final = re.compile(r"boot|bootdisk|unused\d+")
-"""Options that PVE itself adjusts when devices come or go."""
-_SNAPSHOT: Final = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)/\d+/snapshot")
-_MASKED: Final = re.compile(r"\*+")
-Values = dict[str, Any]
-"""The options of an object."""
+LOOK = "Look at it before you repeat the call"
+LOOK_SECONDS = 30.0
+LONGEST_LOOK = 600
 
 Claimed = Callable[[], Awaitable[Container[str]]]
 """The tasks that are known to belong to other calls."""
+Look = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+"""Calls a tool that reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,99 +273,274 @@ def _is_young(cluster: Cluster, call: SentCall) -> bool:
     return not _is_steady(cluster, call) or cluster.clock.time() - call.sent < YOUNG
 
 
-# -- undoing -----------------------------------------------------------------------------------------------------------
+# -- what a dead process left ------------------------------------------------------------------------------------------
 
 
-def touched_keys(call: Call, path_values: Mapping[str, str]) -> list[str]:
-    """The options that a call sets or deletes."""
-    set_ = [name for name in call.params if name not in CONTROL and name not in path_values]
-    return sorted({*set_, *(name for name in split_list(str(call.params.get("delete", ""))) if name)})
+@dataclass(slots=True)
+class StepResolution:
+    """The state of one step, and how that is known."""
+
+    state: StepState
+    says: str = ""
+    task: str = ""
 
 
-def is_observable(facts: Facts, call: Call) -> bool:
-    """Whether the options that it sets can be read where they are written."""
-    writes = call.method == "PUT" or (call.method == "POST" and call.path.endswith("/config"))
-    known = facts.find(call.method, call.path) is not None and facts.find("GET", call.path) is not None
-    return writes and known and call.upload is None
+@dataclass(slots=True)
+class Resolution:
+    """A change that was investigated."""
+
+    entry: Mapping[str, Any]
+    outcome: Outcome | None
+    """None if that cannot be determined now."""
+    says: list[str] = field(default_factory=list)
 
 
-def options_in(facts: Facts, call: Call, content: Any) -> Values | None:
-    """The options that the call is about, as the object that it writes to has them; None if it has no options."""
-    match = facts.find(call.method, call.path)
-    if match is None or not isinstance(content, dict):
-        return None
-    now = hide_secrets(match.endpoint.template, content)  # the journal keeps what is returned here
-    keys = {*touched_keys(call, match.values), *(key for key in now if _SIDE_EFFECT.fullmatch(key))}
-    return {name: now.get(name) for name in sorted(keys)}
+class NobodyToAsk(Exception):
+    """The cluster does not answer now; it may later."""
 
 
-async def read_options(cluster: Cluster, call: Call) -> Values | None:
-    """The options that the call is about, as they are now; None if they cannot be read."""
-    facts = await cluster.facts()
-    if not is_observable(facts, call):
-        return None
-    try:
-        return options_in(facts, call, await cluster.get(call.path))
-    except Problem:
-        return None
+class Resolver:
+    def __init__(
+        self,
+        sites: Sites,
+        journal: Journal,
+        sanitize: Callable[[Mapping[str, Any]], dict[str, Any]],
+        look: Look,
+        clock: Clock,
+    ) -> None:
+        self._sites = sites
+        self._journal = journal
+        self._sanitize = sanitize
+        self._look = look
+        self._clock = clock
+
+    async def resolve(self) -> list[Resolution]:
+        """Close every change whose process is gone, as far as its outcome can be established now."""
+        waiting = await self._journal.take_over()
+        resolutions: list[Resolution] = []
+        try:
+            while waiting:
+                resolutions.append(await self._resolve(waiting[0]))
+                del waiting[0]
+        finally:  # any process may take over what is left
+            for unfinished in waiting:
+                await self._journal.give_back(unfinished.id)
+        return resolutions
+
+    async def _resolve(self, unfinished: UnfinishedChange) -> Resolution:
+        entry = unfinished.entry
+        try:
+            steps = await _Investigation(self._sites, self._journal, entry, self._look, self._clock).steps()
+        except NobodyToAsk as problem:
+            await self._journal.give_back(unfinished.id)
+            return Resolution(entry, None, [str(problem)])
+        outcome = overall([step.state for step in steps]) if steps else Outcome.UNKNOWN
+        says = [step.says for step in steps if step.says]
+        final = StepState.RUNNING not in [step.state for step in steps]
+        if not final and entry.get("outcome") == outcome:
+            await self._journal.give_back(unfinished.id)  # the entry says so already
+            return Resolution(entry, outcome, says)
+        closing = {
+            "time": moment(self._clock.time()),
+            "steps": [
+                {"step": number, "state": step.state.value, **({"task": step.task} if step.task else {})}
+                for number, step in enumerate(steps, 1)
+            ],
+            "tasks": [step.task for step in steps if step.task],
+            "outcome": outcome.value,
+            "found": says or ["The entry does not say what was planned. " + LOOK],
+            "resolved": True,
+        }
+        await self._journal.close(unfinished.id, self._sanitize(closing), final=final)
+        return Resolution(entry, outcome, says)
 
 
-async def read_all_options(cluster: Cluster, calls: Sequence[Call | Action]) -> dict[int, Values]:
-    """By the number of the step."""
-    options: dict[int, Values] = {}
-    for number, call in enumerate(calls, 1):
-        current = await read_options(cluster, call) if isinstance(call, Call) else None
-        if current is not None:
-            options[number] = current
-    return options
+class _Investigation:
+    """The investigation of one entry."""
 
+    def __init__(self, sites: Sites, journal: Journal, entry: Mapping[str, Any], look: Look, clock: Clock) -> None:
+        known = entry.get("endpoints") or {}
+        self._clusters = {
+            site.name: site.cluster
+            for site in sites
+            if site.name not in known or not set(known[site.name]).isdisjoint(site.backend.endpoints)
+        }
+        self._journal = journal
+        self._entry = entry
+        self._look = look
+        self._clock = clock
+        self._answers = {str(answer.get("step")): answer for answer in entry.get("answers", ())}
+        self._known = {str(step.get("step")): step for step in entry.get("steps", ())}
+        """What an earlier outcome that was not final says about the steps."""
+        self._contested: set[tuple[str, str]] = set()
+        self._begun = seconds_of(str(entry.get("time"))) or clock.time()
+        skew = entry.get("skew")
+        self._skew: Mapping[str, float] = skew if isinstance(skew, Mapping) else {}
 
-def replaced_values(before: Mapping[int, Values], after: Mapping[int, Values]) -> list[dict[str, Any]]:
-    """For the journal: what each step replaced. The fingerprint shows whether the journal kept it unchanged."""
-    rows = []
-    for number in sorted(before.keys() & after.keys()):
-        keys = sorted({*before[number], *after[number]})
-        both = {key: [before[number].get(key), after[number].get(key)] for key in keys}
-        rows.append({"step": number, "values": both, "sha256": fingerprint(both)})
-    return rows
+    async def steps(self) -> list[StepResolution]:
+        wire = self._entry.get("wire")
+        if not isinstance(wire, list):
+            return []
+        numbered = [(str(number), step) for number, step in enumerate(wire, 1)]
+        if not self._entry.get("independent"):
+            return await self._resolve_sequence(numbered, self._begun)
+        lanes = [partial(self._resolve_sequence, lane, self._begun) for lane in self._lanes(numbered)]
+        resolved = await gather_bounded(READS_AT_ONCE, lanes)
+        return [step for lane in resolved for step in lane]
 
+    def _lanes(self, numbered: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+        """The steps that ran in order, by target; those before them, and all of a plan without sequences, alone."""
+        sizes = [int(size) for size in self._entry.get("sequences", ())]
+        if sum(sizes) > len(numbered):  # the entry was cut short
+            sizes = []
+        left = iter(numbered)
+        return [
+            *([step] for step in itertools.islice(left, len(numbered) - sum(sizes))),
+            *(list(itertools.islice(left, size)) for size in sizes),
+        ]
 
-def can_be_undone(calls: Sequence[Call | Action], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether change_undo could restore what the journal keeps, as far as that is known when the change ends."""
-    kept = {row["step"]: row for row in rows}
-    changed = False
-    for number, call in enumerate(calls, 1):
-        if isinstance(call, Call) and takes_snapshot(call.method, call.path):
-            continue
-        row = kept.get(number)
-        if row is None or not isinstance(call, Call) or "revert" in call.params:
+    async def _resolve_sequence(self, numbered: list[tuple[str, Any]], since: float) -> list[StepResolution]:
+        """A step was started only if the one before it was answered and done."""
+        resolved: list[StepResolution] = []
+        for number, wire in numbered:
+            if resolved and not (resolved[-1].state.is_done and self._was_answered(numbered[len(resolved) - 1][0])):
+                resolved.append(StepResolution(StepState.NOT_TRIED))
+                continue
+            resolved.append(await self._step(number, wire, since))
+            since = seconds_of(str(self._answers.get(number, {}).get("time"))) or since
+        return resolved
+
+    def _was_answered(self, number: str) -> bool:
+        parts = (answered for answered in self._answers if answered.startswith(f"{number}."))
+        return number in self._answers or number in self._known or any(parts)
+
+    async def _step(self, number: str, wire: Any, since: float) -> StepResolution:
+        recorded = {**self._answers.get(number, {}), **self._known.get(number, {})}
+        state = StepState(recorded.get("state", StepState.SENT))
+        if not isinstance(wire, Mapping):
+            return StepResolution(StepState.UNKNOWN, f"Step {number}: the entry was cut short. {LOOK}")
+        if task := str(recorded.get("task", "")):
+            return await self._task(number, wire, task)
+        if recorded and not state.is_open:
+            return StepResolution(state, str(recorded.get("error", "")))
+        if "action" in wire:
+            return await self._action(number, wire, since)
+        return await self._unanswered_call(number, wire, since)
+
+    async def _unanswered_call(self, number: str, wire: Mapping[str, Any], since: float) -> StepResolution:
+        """A call without an answer: it was not sent, or the process died before the answer arrived."""
+        cluster = self._cluster(number, wire)
+        what = f"Step {number} ({wire.get('method')} {wire.get('path')})"
+        try:
+            skew = self._skew.get(str(wire.get("cluster")))
+            trace = await prove(cluster, SentCall.from_wire(wire, since, skew), self._claimed_tasks)
+            if isinstance(trace, Upid) and (wire.get("method"), wire.get("path")) in self._contested:
+                raise NobodyToAsk(f"{what}: its task may belong to a change that is still running; try again later")
+        except NotFound as problem:
+            return StepResolution(StepState.UNKNOWN, f"{what}: {problem.what} {LOOK}")
+        except Problem as problem:
+            raise NobodyToAsk(f"{what}: {problem}") from None
+        match trace:
+            case Upid():
+                return await self._task(number, wire, trace.text)
+            case Trace.PRESENT:
+                return StepResolution(StepState.DONE, f"{what}: its effect is visible")
+            case Trace.NONE:
+                return StepResolution(StepState.NOT_TRIED, f"{what}: it was not done, PVE shows no trace of it")
+            case Trace.SEVERAL:
+                return StepResolution(StepState.UNKNOWN, f"{what}: several tasks match. {LOOK}")
+            case _:
+                return StepResolution(StepState.UNKNOWN, f"{what}: nothing shows whether it was done. {LOOK}")
+
+    async def _task(self, number: str, wire: Mapping[str, Any], text: str) -> StepResolution:
+        cluster = self._cluster(number, wire)
+        try:
+            state = await read_state(cluster.client, Upid.parse(text))
+        except NotFound:
+            return StepResolution(StepState.UNKNOWN, f"Step {number}: PVE has forgotten its task. {LOOK}", text)
+        except Problem as problem:
+            raise NobodyToAsk(f"Step {number}, task {text}: {problem}") from None
+        ended = StepState.DONE if state.outcome is TaskOutcome.OK else StepState(state.outcome)
+        says = {
+            StepState.DONE: "its task has succeeded",
+            StepState.RUNNING: "its task is still running",
+            StepState.WARNINGS: f"its task has ended with {state.exit}",
+        }.get(ended, f"its task failed: {state.exit} {failure_advice(state.exit or '') or ''}".rstrip())
+        return StepResolution(ended, f"Step {number}: {says}", text)
+
+    async def _action(self, number: str, wire: Mapping[str, Any], since: float) -> StepResolution:
+        """Several writes to PVE as one step, or something on a host that PVE does not know about."""
+        if wire.get("cluster") != HOMELAB:
+            self._cluster(number, wire)
+        what = f"Step {number} ({wire.get('target') or wire.get('action')})"
+        calls = wire.get("calls")
+        if not isinstance(calls, list) or not calls or not await self._is_known_to_pve(number, wire, calls):
+            now = await self._current_state(wire)
+            return StepResolution(
+                StepState.UNKNOWN, f"{what}: it may have been started; its end is unknown. {now}{LOOK}"
+            )
+        parts = await self._resolve_sequence(
+            [(f"{number}.{place}", call) for place, call in enumerate(calls, 1)], since
+        )
+        done = sum(part.state.is_done for part in parts)
+        tasks = [part.task for part in parts if part.task]
+        state = overall([part.state for part in parts])
+        says = "; ".join(
+            [f"{what}: {done} of {len(parts)} calls are done", *(part.says for part in parts if part.says)]
+        )
+        states = {
+            Outcome.DONE: StepState.DONE,
+            Outcome.WARNINGS: StepState.WARNINGS,
+            Outcome.NOT_DONE: StepState.NOT_TRIED,
+            Outcome.RUNNING: StepState.RUNNING,
+            Outcome.UNKNOWN: StepState.UNKNOWN,
+        }
+        return StepResolution(states.get(state, StepState.FAILED), says, tasks[-1] if tasks else "")
+
+    async def _current_state(self, wire: Mapping[str, Any]) -> str:
+        """The current state of the host or guest, if a tool can show it; of several hosts, that of this step."""
+        arguments = self._entry.get("arguments")
+        operation = find_operation(str(self._entry.get("tool")))
+        if operation is None or not operation.shown_by or not isinstance(arguments, Mapping):
+            return ""
+        tool, *names = operation.shown_by
+        if self._entry.get("independent") and "host" in names:
+            arguments = {**arguments, "host": _host_of(wire)}
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                shown = await self._look(
+                    tool, {name: arguments[name] for name in names if arguments.get(name) is not None}
+                )
+        except (Problem, TimeoutError) as problem:
+            return f"{tool} cannot tell: {problem or 'no answer'} "
+        return f"{tool} shows: {str(plain(shown))[:LONGEST_LOOK]}. "
+
+    async def _is_known_to_pve(self, number: str, wire: Mapping[str, Any], calls: list[Any]) -> bool:
+        """Whether all its calls leave a trace, so that a missing one means something."""
+        cluster = self._clusters.get(str(wire.get("cluster")))
+        if cluster is None:
             return False
-        if fingerprint(row["values"]) != row["sha256"]:
-            return False
-        changes = {key: both for key, both in row["values"].items() if both[0] != both[1]}
-        if any(why_inexact(key, *both) for key, both in changes.items()):
-            return False
-        changed = changed or bool(changes)
-    return changed
+        try:
+            facts = await cluster.facts()
+        except Problem as problem:
+            raise NobodyToAsk(f"Step {number}: {problem}") from None
+        matches = [facts.find(str(call.get("method")), str(call.get("path"))) for call in calls]
+        return all(match is not None and "/agent/" not in match.endpoint.template for match in matches)
+
+    def _cluster(self, number: str, wire: Mapping[str, Any]) -> Cluster:
+        """The cluster of a step. One that this server does not have may be that of another on the same state."""
+        name = str(wire.get("cluster"))
+        if name in self._clusters:
+            return self._clusters[name]
+        raise NobodyToAsk(f"Step {number}: the cluster {name}, at its recorded address, is not configured. {LOOK}")
+
+    async def _claimed_tasks(self) -> set[str]:
+        """Tasks since this change began that are known to belong to a step."""
+        self._contested = await self._journal.unanswered_calls(self._begun)  # first: an answer may arrive in between
+        return await self._journal.tasks_since(self._begun)
 
 
-def takes_snapshot(method: str, path: str) -> bool:
-    return method == "POST" and _SNAPSHOT.fullmatch(path) is not None
-
-
-def why_inexact(key: str, before: Any, after: Any) -> str | None:
-    """Why an option cannot be restored exactly; None if it can."""
-    for value in (before, after):
-        if value is not None and not isinstance(value, (str, int, float)):
-            return f"{key} has a form that cannot be written back"
-        if isinstance(value, str) and _MASKED.fullmatch(value):
-            return f"{key} is a secret that PVE does not show"
-    if values.bus_of(key) in (*values.DISKS, "unused"):
-        same = before and after and values.volume_of(str(before)) == values.volume_of(str(after))
-        if not same:
-            return f"{key} is a disk: it was created, attached, detached or removed"
-    return None
-
-
-def fingerprint(options: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical(dict(options))).hexdigest()
+def _host_of(wire: Mapping[str, Any]) -> str:
+    """The host of a step, as callers name it: nas, or CLUSTER/102 for what belongs to a cluster."""
+    _, key, *_ = (*str(wire.get("target")).split(" "), "")
+    return key if wire.get("cluster") == HOMELAB else f"{wire.get('cluster')}/{key}"

@@ -11,13 +11,12 @@ from quorate.hints import NAMED, Advice, tools
 from quorate.operations.plan import Action, Call, Plan
 from quorate.pipeline.authorization import Verdict
 from quorate.pipeline.caller import Caller
-from quorate.pipeline.effect import Before
-from quorate.pipeline.redaction import secret_parameters
 from quorate.problems import Overtaken, Problem, Refused
 from quorate.pve import values
 from quorate.pve.connection import Clock
+from quorate.pve.effect import Before
 from quorate.pve.tasks import Upid
-from quorate.secret import HIDDEN, shown_line, without_secrets
+from quorate.secret import HIDDEN, secret_parameters, shown_line, without_secrets
 from quorate.state.chain import prune
 from quorate.state.journal import Change, Outcome, StepState, overall
 from quorate.units import duration, moment

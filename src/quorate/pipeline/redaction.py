@@ -15,27 +15,11 @@ from quorate.hints import Wording
 from quorate.operations.registry import Table
 from quorate.problems import Problem
 from quorate.pve.tasks import Report
-from quorate.secret import HIDDEN, PRIVATE_KEY, SECRET_KEYS, without_secrets
+from quorate.secret import HIDDEN, PRIVATE_KEY, SECRET_KEYS, secret_parameters, without_secrets
 from quorate.units import Quantity
 
 SHORTEST = 5  # a shorter "secret" would blank out ordinary words
 SHORTEST_ENCODED = 8  # of a piece of base64
-# Parameters of the raw API that hold credentials; elsewhere such names are too common to mean that.
-SECRET_PARAMETERS = SECRET_KEYS | {
-    "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
-    "header", "otel-headers", "confirmation-password", "input-data", "env", "keys",
-}  # fmt: skip
-_FILE_WRITE = "/agent/file-write"  # elsewhere `content` is a type of volumes; here it is a file
-_HOSTS_FILE = re.compile(r"/nodes/[^/]+/hosts")  # `data` is the file, which everyone on the node can read
-
-
-def secret_parameters(path: str) -> frozenset[str]:
-    """The parameters of a raw API call that are hidden."""
-    if _HOSTS_FILE.fullmatch(path):
-        return SECRET_PARAMETERS - {"data"}
-    return SECRET_PARAMETERS | {"content"} if path.endswith(_FILE_WRITE) else SECRET_PARAMETERS
-
-
 # Output from inside a guest is shown unchanged except for our own secrets, so a file can be written back.
 VERBATIM = frozenset({"content", "stdout", "stderr"})
 

@@ -89,6 +89,7 @@ class _Login(msgspec.Struct, frozen=True):
 class _Console(msgspec.Struct, frozen=True):
     port: int
     ticket: str
+    user: str = ""
     password: str = ""
 
 
@@ -182,13 +183,24 @@ class PveClient:
         PVE opens the port only on the node that gets the request, wherever the VM is, so both calls use one endpoint.
         """
         asked = {"websocket": True, "generate-password": True}
+        opened, socket = await self._open_proxy(path, "vncproxy", asked)
+        return opened.password or opened.ticket, socket
+
+    async def open_terminal(self, path: str, serial: str) -> tuple[str, aiohttp.ClientWebSocketResponse]:
+        """The connection to a serial port of the VM at `path`, and the line that logs in. The caller closes it."""
+        opened, socket = await self._open_proxy(path, "termproxy", {"serial": serial})
+        return f"{opened.user}:{opened.ticket}\n", socket
+
+    async def _open_proxy(
+        self, path: str, proxy: str, params: Mapping[str, Any]
+    ) -> tuple[_Console, aiohttp.ClientWebSocketResponse]:
         try:
-            raw = await self._write("POST", f"{path}/vncproxy", asked)
+            raw = await self._write("POST", f"{path}/{proxy}", params)
         except OutcomeUnknown as problem:  # PVE closes an unused console after ten seconds
             raise TimedOut("PVE did not answer when asked for the console", why=problem.why) from None
         opened = self._decoded_as(_Console, path, raw)
         way = {"port": opened.port, "vncticket": opened.ticket}
-        return opened.password or opened.ticket, await self._connect(raw.endpoint, f"{path}/vncwebsocket", way)
+        return opened, await self._connect(raw.endpoint, f"{path}/vncwebsocket", way)
 
     async def _connect(self, endpoint: str, path: str, params: Mapping[str, Any]) -> aiohttp.ClientWebSocketResponse:
         url, _ = _address(endpoint, "GET", path, params)

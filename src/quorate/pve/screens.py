@@ -6,7 +6,9 @@ import asyncio
 import re
 import struct
 import zlib
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -62,6 +64,43 @@ class Picture:
         head = struct.pack(">II", width, height) + _RGB_8_BIT
         return _PNG + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
 
+    @classmethod
+    def from_png(cls, png: bytes) -> Picture:
+        """The picture that `png()` encoded."""
+        width, height = struct.unpack(">II", png[16:24])
+        (length,) = struct.unpack(">I", png[33:37])
+        lines, step = zlib.decompress(png[41 : 41 + length]), 1 + width * _CHANNELS
+        picture = cls(width, height)
+        for y in range(height):
+            line, row = lines[y * step + 1 : (y + 1) * step], bytearray(width * PIXEL)
+            for channel in range(_CHANNELS):
+                row[channel::PIXEL] = line[channel::_CHANNELS]
+            picture.put(0, y, bytes(row))
+        return picture
+
+    def text_lines(self) -> list[list[int]]:
+        """What looks like lines of text, from top to bottom, as the shapes of their letters.
+
+        That is rows of small shapes of several kinds, each row and each letter surrounded by the color that most of
+        the screen has. Photographs and large logos have none.
+        """
+        if not self._pixels:
+            return []
+        marks, width = self._marks(), self.width
+        rows = [marks[y * width : (y + 1) * width] for y in range(self.height)]
+        bands = [rows[start:end] for start, end in _stretches([1 in row for row in rows])]
+        lines = [_letters(band) for band in bands if _LEAST_HEIGHT <= len(band) <= _LARGEST_HEIGHT]
+        return [letters for letters in lines if len(letters) >= _FEWEST_LETTERS and len(set(letters)) >= _FEWEST_SHAPES]
+
+    def _marks(self) -> bytes:
+        """A byte for each pixel: 0 where it has the color that most of the screen has, else 1."""
+        colors = Counter(bytes(self._pixels[at : at + _CHANNELS]) for at in range(0, len(self._pixels), PIXEL * 7))
+        marks = 0
+        for channel, level in enumerate(colors.most_common(1)[0][0]):
+            differs = bytes(abs(value - level) > _NOISE for value in range(256))
+            marks |= int.from_bytes(bytes(self._pixels[channel::PIXEL]).translate(differs), "big")
+        return marks.to_bytes(self.width * self.height, "big")
+
     def _line(self, y: int, width: int) -> bytearray:
         source = self._source(y)
         line = bytearray(width * _CHANNELS)
@@ -94,6 +133,47 @@ def _spread(values: bytes) -> int:
     apart = bytearray(len(values) * 4)
     apart[0::4] = values
     return int.from_bytes(apart, "little")
+
+
+_NOISE = 24
+_LEAST_HEIGHT, _LARGEST_HEIGHT = 5, 40
+_FEWEST_LETTERS, _FEWEST_SHAPES = 6, 4
+_SAME_LINE = 2
+"""Letters in which two pictures of one line may differ: a blinking cursor, a spinner."""
+
+
+def _letters(band: Sequence[bytes]) -> list[int]:
+    """The shapes in a row of letters, each without the empty rows above and below it."""
+    whole = 0
+    for row in band:
+        whole |= int.from_bytes(row, "big")
+    shapes = []
+    for start, end in _stretches([bool(mark) for mark in whole.to_bytes(len(band[0]), "big")]):
+        if end - start > _LARGEST_HEIGHT:
+            return []  # a line, a frame or a picture
+        shape = [row[start:end] for row in band]
+        inked = _stretches([1 in row for row in shape])
+        shapes.append(zlib.crc32(b"\n".join(shape[inked[0][0] : inked[-1][1]])))
+    return shapes
+
+
+def _stretches(marks: Sequence[bool]) -> list[tuple[int, int]]:
+    """Start and end of each unbroken run of true values."""
+    ends = [at for at, (before, mark) in enumerate(pairwise([False, *marks, False])) if before != mark]
+    return list(zip(ends[::2], ends[1::2], strict=True))
+
+
+def count_new_lines(before: Iterable[Sequence[int]], after: Iterable[Sequence[int]]) -> int:
+    """Lines of text that the second picture has and the first has not, wherever they are."""
+    left = [Counter(line) for line in before]
+    count = 0
+    for line in map(Counter, after):
+        same = next((old for old in left if ((old - line) + (line - old)).total() <= _SAME_LINE), None)
+        if same is None:
+            count += 1
+        else:
+            left.remove(same)
+    return count
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -148,6 +228,37 @@ async def _look(client: PveClient, path: str) -> Picture:
     finally:
         await socket.close()
     return rfb.picture
+
+
+PROMPT_SECONDS = 5.0
+"""How long a terminal may take to answer Enter."""
+_ENTER = b"0:1:\r"
+_LONGEST_OUTPUT = 65536
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|[()][A-Z0-9]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[=>78])")
+_PROMPT = re.compile(r"([^\r\n]*\blogin:|[\w.-]+@[\w.-]+[^\r\n]{0,200}[#$]) ?\Z")
+
+
+async def find_prompt(client: PveClient, path: str, serial: str) -> str:
+    """Press Enter in a serial terminal of the VM; the prompt of a login or a shell that answers, or nothing."""
+    login, socket = await client.open_terminal(path, serial)
+    output = bytearray()
+    try:
+        async with asyncio.timeout(PROMPT_SECONDS):
+            await socket.send_bytes(login.encode())
+            while len(output) < _LONGEST_OUTPUT:
+                message = await socket.receive()
+                if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
+                    return ""
+                if not output:  # what comes first is that the login was accepted
+                    await socket.send_bytes(_ENTER)
+                output += message.data if isinstance(message.data, bytes) else message.data.encode()
+                if prompt := _PROMPT.search(_ESCAPE.sub("", output.decode("utf-8", "replace"))):
+                    return prompt[1].strip()
+    except (aiohttp.ClientError, OSError):  # a timeout, too
+        return ""
+    finally:
+        await socket.close()
+    return ""
 
 
 class RfbClient:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from quorate.hints import Advice, tools
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import Risk, operation
-from quorate.pipeline.proof import Values, fingerprint, read_options, takes_snapshot, why_inexact
+from quorate.operations.undo import Values, fingerprint, read_options, takes_snapshot, why_inexact
 from quorate.problems import Conflict, NotFound, Problem
 from quorate.pve.cluster import Cluster
 from quorate.runs.start import runs_of

@@ -14,7 +14,7 @@ from quorate.hints import see, tools
 from quorate.operations.placement import next_vmid, pick_bridge
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, operation
-from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.problems import BadArgument, Conflict, NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
@@ -24,7 +24,7 @@ from quorate.runs.store import Bound, Pending, Run, literal
 from quorate.tools.backup_coverage import ITEMS, KIND, PASSED, drill_name
 from quorate.tools.backup_restore import backup_restore
 from quorate.tools.storages import StoredVolume, survey
-from quorate.units import duration
+from quorate.units import count_of, duration
 
 MOST_BACKUPS = 20
 BOOT_SECONDS = 300.0
@@ -32,6 +32,10 @@ WAIT_SECONDS = 45
 CLEAN_TRIES = 5
 STARTED = "started, not proven"
 """The verdict on a VM that runs but gave no sign of its own system: its screen may show no more than the firmware."""
+FIRMWARE_SECONDS = 60.0
+"""How long a VM without an agent boots before its screen counts: until then, the firmware may write on it, too."""
+EVERY_PIXEL = 4096
+_SERIAL = re.compile(r"serial\d")
 _DEVICES = re.compile(r"hostpci\d+|usb\d+|virtiofs\d+|dev\d+")
 
 
@@ -156,6 +160,7 @@ def _bounds(run: str, item: Mapping[str, Any], check: str | None) -> list[Bound]
             Bound(method, f"/nodes/*/{kind}/{vmid}{rest}", {"*": []}, target=name)
             for method, rest in (("POST", "/status/*"), ("PUT", "/config"), ("POST", "/config"), ("DELETE", ""))
         ),
+        *([Bound("PUT", f"/nodes/*/qemu/{vmid}/sendkey", {"key": ["ret"]}, target=name)] if kind == "qemu" else []),
         # what a failed restore leaves behind has no name
         *(Bound("DELETE", f"/nodes/*/qemu/{vmid}", {"*": []}, target=left) for left in ("", f"VM {vmid}")),
     ]
@@ -242,14 +247,14 @@ class RestoreDrill:
                 return self._decide(state, "failed", "it started and stopped again")
             return Next((self._prepare(work, guest, number, config),))
         if not state.get("booted"):
-            return self._wait_for_boot(work, guest, number, state, config)
+            return await self._wait_for_boot(work, guest, number, state, config)
         if work.scope["check"] and "check" not in state:
             arguments = {"guest": guest.vmid, "command": work.scope["check"], "timeout": 300.0}
             return Next((Step(f"check-{number}", "guest_exec", arguments, f"Run the check in {guest}"),))
         if guest.is_vm and _has_screen(config) and "screenshot" not in state:
             return Next((self._picture(guest, number),))
         if state.get("unanswered") and "check" not in state:
-            return self._decide(state, STARTED, "it has no guest agent that could answer; look at its screen")
+            return self._decide(state, STARTED, state["unanswered"])
         return self._decide(state, PASSED, "")
 
     def _prepare(self, work: Work, guest: Guest, number: int, config: Mapping[str, Any]) -> Step:
@@ -271,17 +276,14 @@ class RestoreDrill:
                 return Step(f"isolate-{number}-{key}", "nic_set", {"guest": vmid, "nic": key, **how}, summary)
         return Step(f"start-{number}", "guest_power", {"guest": vmid, "action": "start"}, f"Boot {guest}")
 
-    def _wait_for_boot(
+    async def _wait_for_boot(
         self, work: Work, guest: Guest, number: int, state: dict[str, Any], config: Mapping[str, Any]
     ) -> Next:
         now = work.pve.clock.time()
         begun = float(state.setdefault("booting_since", now))
         agent = guest.is_vm and values.is_on(values.parse(str(config.get("agent", "0")), "enabled").get("enabled", "0"))
         if not agent and guest.is_vm:
-            if now - begun < min(60.0, float(work.scope["boot_seconds"])):
-                return Next(waits_for=f"{guest} boots without an agent", seconds=15.0)
-            state["booted"], state["unanswered"] = "it runs", True
-            return Next(seconds=0.0)
+            return await self._wait_for_prompt(work, guest, number, state, config)
         if not guest.is_vm:
             state["booted"] = "container is running" + ("" if work.scope["check"] else "; no check was given")
             return Next(seconds=0.0)
@@ -292,6 +294,40 @@ class RestoreDrill:
         left = float(work.scope["boot_seconds"]) - (now - begun)
         arguments = {"guest": guest.vmid, "until": "agent", "wait": min(WAIT_SECONDS, max(1.0, left))}
         return Next((Step(f"boot-{number}", "guest_wait", arguments, f"Wait for the agent of {guest}"),))
+
+    async def _wait_for_prompt(
+        self, work: Work, guest: Guest, number: int, state: dict[str, Any], config: Mapping[str, Any]
+    ) -> Next:
+        """Without an agent: Enter is pressed in its serial terminal until a prompt answers, then once at its screen.
+
+        Only in the copy: in a guest that someone uses, Enter could confirm anything.
+        """
+        waited, boot = work.pve.clock.time() - float(state["booting_since"]), float(work.scope["boot_seconds"])
+        serials = sorted(key for key, value in config.items() if _SERIAL.fullmatch(key) and value == "socket")
+        if serials and (prompt := await _ask_terminal(work, guest, serials[0])):
+            state["booted"] = f"{serials[0]} shows the prompt {prompt!r}"
+            return Next(seconds=0.0)
+        if waited < (boot if serials else min(FIRMWARE_SECONDS, boot)):
+            return Next(waits_for=f"{guest} boots without an agent", seconds=15.0)
+        look = Step(
+            f"look-{number}", "guest_screenshot", {"guest": guest.vmid, "max_width": EVERY_PIXEL}, f"Look at {guest}"
+        )
+        texts = state.setdefault("texts", [])
+        if _has_screen(config) and not state.get("unseen"):
+            if len(texts) == 0 or (len(texts) == 1 and state.get("entered")):
+                return Next((look,))
+            if len(texts) == 1:
+                path = f"{guest.path()}/sendkey"
+                arguments = {"method": "PUT", "path": path, "params": {"key": "ret"}}
+                return Next((Step(f"enter-{number}", "api_call", arguments, f"Press Enter at the screen of {guest}"),))
+            from quorate.pve.screens import count_new_lines  # aiohttp is not needed to list the tools
+
+            if new := count_new_lines(*texts):
+                state["booted"] = f"{count_of(new, 'new line')} of text on its screen after Enter"
+                return Next(seconds=0.0)
+        state["booted"] = "it runs"
+        state["unanswered"] = "it has no agent, and neither a prompt nor new text answered Enter; look at its screen"
+        return Next(seconds=0.0)
 
     def _picture(self, guest: Guest, number: int) -> Step:
         return Step(
@@ -311,6 +347,10 @@ class RestoreDrill:
         if what == "boot":
             if result.is_done and result.data.get("reached"):
                 state["booted"] = f"its agent ({result.data.get('hostname', '')})"
+        elif what == "look":
+            self._read_screen(state, result)
+        elif what == "enter":
+            state["entered" if result.is_done else "unseen"] = True
         elif what == "picture":
             state["screenshot"] = result.error or f"{result.data.get('size', '')} {result.data.get('note', '')}".strip()
             if result.pictures:
@@ -330,6 +370,14 @@ class RestoreDrill:
             state |= {"restore": {"restored": True}, "start": {"started": True}}.get(what, {})
         elif result.was_sent and "verdict" not in state:
             state["verdict"], state["why"] = "failed", f"{step.says}: {result.error}"
+
+    def _read_screen(self, state: dict[str, Any], result: StepResult) -> None:
+        from quorate.pve.screens import Picture  # aiohttp is not needed to list the tools
+
+        if result.pictures:
+            state.setdefault("texts", []).append(Picture.from_png(result.pictures[0]).text_lines())
+        else:
+            state["unseen"] = True
 
     def _report(self, work: Work) -> None:
         rows = {}
@@ -355,6 +403,17 @@ class RestoreDrill:
             for number, item in enumerate(work.scope[ITEMS])
             if work.memory.get(ITEMS, {}).get(str(number), {}).get("verdict") not in (PASSED, STARTED, "failed")
         ]
+
+
+async def _ask_terminal(work: Work, guest: Guest, serial: str) -> str:
+    """The prompt that answers in the serial terminal; nothing if none does, or the terminal cannot be opened."""
+    from quorate.pve.screens import find_prompt  # aiohttp is not needed to list the tools
+
+    try:
+        return await find_prompt(work.pve.client, guest.path(), serial)
+    except Problem as problem:
+        work.say(f"{serial} of {guest} cannot be read: {problem}")
+        return ""
 
 
 def _has_screen(config: Mapping[str, Any]) -> bool:

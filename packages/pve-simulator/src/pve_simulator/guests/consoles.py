@@ -161,12 +161,71 @@ def _blocks(name: str, width: int, shifts: tuple[int, ...]) -> Iterator[bytes]:
         yield bytes(4 * (STEP - BLOCK)) + value.to_bytes(4, "little") * BLOCK
 
 
+_BOOT_SECONDS = 8.0
+_FIRMWARE = [
+    "SeaBIOS (version rel-1.17.0-0-gb52ca86e094d-prebuilt.qemu.org)",
+    "Booting from Hard Disk...",
+    "Boot failed: not a bootable disk",
+    "",
+    "No bootable device.",
+]
+
+
 def screen_text(guest: Guest) -> list[str]:
-    """The guest's login screen."""
+    """The guest's login screen, which repeats its prompt after each Enter; the firmware's if nothing boots."""
     system = guest.system
+    if not system.id:
+        return _FIRMWARE
     if system.id == "mswindows":
         return [f"{system.name} {system.version}", "", "Press Ctrl+Alt+Delete to unlock."]
-    return [f"{system.name} {system.version} {guest.name} tty1", "", f"{guest.name} login: _"]
+    prompts = [f"{guest.name} login:"] * min(guest.enters, 15)
+    return [f"{system.name} {system.version} {guest.name} tty1", "", *prompts, f"{guest.name} login: _"]
+
+
+async def serve_terminal(stream: Stream, login: str, serial: str, guest: Guest, now: Callable[[], float]) -> None:
+    """Serve a serial port until the viewer leaves. What the guest printed before is gone."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        line += await stream.read(1)
+    if line.decode("utf-8", "replace").rstrip("\n") != login:
+        raise Disconnected
+    await stream.write(b"OK")
+    if str(guest.config.get(serial, "")) != "socket":
+        await stream.write(b"unable to find a serial interface\r\n")
+        return
+    await stream.write(f"starting serial terminal on interface {serial} (press Ctrl+O to exit)\r\n".encode())
+    while True:
+        keys = await _read_keys(stream)
+        is_up = guest.system.id and not guest.paused and now() - guest.started_at >= _BOOT_SECONDS
+        if b"\r" in keys and is_up and guest.system.id != "mswindows":
+            issue = f"{guest.system.name} {guest.system.version} {guest.name} ttyS{serial[-1]}"
+            await stream.write(f"\r\n{issue}\r\n\r\n{guest.name} login: ".encode())
+
+
+async def _read_keys(stream: Stream) -> bytes:
+    """The next keys that are pressed: 0:LENGTH:KEYS. A resize (1:COLUMNS:ROWS:) and a ping (2) press none."""
+    match await stream.read(1):
+        case b"0":
+            await stream.read(1)
+            return await stream.read(await _read_number(stream))
+        case b"1":
+            await stream.read(1)
+            await _read_number(stream)
+            await _read_number(stream)
+            return b""
+        case b"2":
+            return b""
+        case _:
+            raise Disconnected
+
+
+async def _read_number(stream: Stream) -> int:
+    digits = b""
+    while (character := await stream.read(1)) != b":":
+        digits += character
+        if not digits.isdigit() or len(digits) > 6:
+            raise Disconnected
+    return int(digits or b"0")
 
 
 def _console(lines: list[str], width: int, height: int) -> bytes:
@@ -211,10 +270,11 @@ class _Ticket:
 
 @dataclass(slots=True)
 class VncPort:
-    """An open VNC port for a guest's screen."""
+    """An open port for a guest's screen, or for one of its serial ports."""
 
     guest: Guest
     password: str
+    serial: str = ""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -256,7 +316,10 @@ class Consoles:
         await socket.prepare(request)
         vnc_port.connected.set()
         try:
-            if vnc_port.guest.running and vnc_port.guest.machine is not None:
+            if vnc_port.guest.running and vnc_port.serial:
+                now = self._world.clock.now
+                await serve_terminal(Stream(socket), vnc_port.password, vnc_port.serial, vnc_port.guest, now)
+            elif vnc_port.guest.running and vnc_port.guest.machine is not None:
                 await vnc_port.guest.machine.show(vnc_port.password, Stream(socket))
             elif vnc_port.guest.running:
                 await self.serve_vnc(Stream(socket), vnc_port.password, vnc_port.guest)
@@ -299,7 +362,14 @@ def node_of(call: Call) -> Node:
 
 
 def open_console(
-    call: Call, kind: str, target: str, path: str, *, screen_of: Guest | None = None, generate_password: bool = False
+    call: Call,
+    kind: str,
+    target: str,
+    path: str,
+    *,
+    screen_of: Guest | None = None,
+    serial: str = "",
+    generate_password: bool = False,
 ) -> dict[str, Any]:
     """Open a console port and return the answer that all consoles share."""
     consoles = call.world.part(Consoles)
@@ -307,8 +377,8 @@ def open_console(
     # Most of these calls are not proxied: port and task are on the answering node.
     node = call.local_node.name if call.endpoint.proxyto is None else call.node
     ticket = consoles.issue(path, port)
-    password = new_password(ticket) if generate_password else ticket
-    vnc_port = VncPort(screen_of, password) if screen_of else None
+    password = f"{call.authid}:{ticket}" if serial else new_password(ticket) if generate_password else ticket
+    vnc_port = VncPort(screen_of, password, serial) if screen_of else None
     if vnc_port is not None:
         consoles.vnc_ports[node, port] = vnc_port
 

@@ -104,6 +104,7 @@ class Guest(Lockable):
     addresses: list[Address] = field(default_factory=list)
     system: OperatingSystem = field(default_factory=OperatingSystem)
     lock_file_held: bool = False
+    enters: int = 0  # how often Enter was pressed at its screen since it started
     cloudinit: dict[str, Value] | None = (
         None  # the settings on the cloud-init drive, if they differ from the current ones
     )
@@ -238,7 +239,7 @@ class Guest(Lockable):
         if self.machine is not None:
             self.machine.start(self)
         self.running, self.paused, self.started_at, self.pid = True, False, now, pid
-        self.cloudinit = None
+        self.cloudinit, self.enters = None, 0
         self.touch()
 
     def stop_running(self) -> None:

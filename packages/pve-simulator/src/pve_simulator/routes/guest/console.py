@@ -69,8 +69,9 @@ def vnc(call: Call) -> dict[str, Any]:
 @route(f"POST {GUEST}/termproxy", needs_quorum=False)
 def terminal(call: Call) -> dict[str, Any]:
     """A missing serial port shows only inside the terminal."""
-    _guest(call)
-    return open_console(call, "vncproxy", str(call.vmid), _path(call))
+    guest, serial = _guest(call), str(call.params.get("serial", ""))
+    screen_of = guest if guest.kind == "qemu" and serial else None
+    return open_console(call, "vncproxy", str(call.vmid), _path(call), screen_of=screen_of, serial=serial)
 
 
 @route(f"POST {GUEST}/spiceproxy", needs_quorum=False)
@@ -102,6 +103,7 @@ def press_key(call: Call) -> None:
     for key in call.params["key"].split("-"):
         if not _KEY.fullmatch(key):
             raise failure(f"invalid parameter: {key}")
+        guest.enters += key in ("ret", "kp_enter")
 
 
 @route(f"POST {QEMU}/monitor", needs_quorum=False)

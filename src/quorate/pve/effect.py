@@ -18,11 +18,10 @@ import msgspec
 from pve_schema.formats import split_list
 from pve_schema.schema import Facts
 from pve_schema.validation import text_of
-from quorate.pipeline.redaction import secret_parameters
 from quorate.pve import values
 from quorate.pve.stored_objects import Location, StoredObject, locate, sets
 from quorate.pve.wire import Request, Text
-from quorate.secret import HIDDEN
+from quorate.secret import HIDDEN, secret_parameters
 
 _GUEST: Final = "/nodes/{node}/(?:qemu|lxc)"
 _NEW_GUEST: Final = re.compile(_GUEST)
