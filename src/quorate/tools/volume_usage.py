@@ -113,7 +113,7 @@ async def read_usage(pve: Cluster, volumes: Sequence[StoredVolume], only: str | 
         return Usage(guests, existing, known, None if only == "unprotected" else {})
     if only is None and len(existing) > GUESTS_AT_MOST:
         note = Advice(
-            f"Not read for all {len(existing)} guests. To see what nothing uses", tools.volume_list(only="unused")
+            f"Not read for all {len(existing)} guests. To see the unused volumes", tools.volume_list(only="unused")
         )
         return Usage(guests, existing, known, None, {"used_by": note})
     survey = await find_references(pve, [NamedVolume(volume.volid, volume.node) for volume in named])
