@@ -74,7 +74,7 @@ async def storage_cleanup(
             cleanup.keep(volume, f"it is {age(volume, now)} old" if volume.ctime else "its age is not known")
         else:
             _choose(volume, reason, usage, cleanup)
-    calls = [*await _destroy_detached(pve, cleanup), *await _delete(pve, cleanup)]
+    calls = [*await _plan_removals(pve, cleanup), *await _delete(pve, cleanup)]
     freed = [volume for volume, _ in cleanup.deletions]
     freed += [volume for disks in cleanup.detached.values() for volume, _ in disks]
     facts = {
@@ -118,7 +118,7 @@ def _choose(volume: StoredVolume, reason: str, usage: Usage, cleanup: _Cleanup) 
         cleanup.detached.setdefault(volume.vmid, []).append((volume, slots[0].where))
 
 
-async def _destroy_detached(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
+async def _plan_removals(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
     """A call for each guest that destroys its detached disks; those that cannot be destroyed are kept."""
     calls = []
     for vmid, disks in list(cleanup.detached.items()):
