@@ -62,7 +62,7 @@ async def answers(table: Table) -> None:
                     ("node_list", {}, 1),
                     ("storage_list", {}, 1),
                     ("cluster_status", {}, 2),
-                    ("guest_get", {"guest": vmid}, 3),
+                    ("guest_get", {"guest": vmid}, 4),
                 ):
                     assert app.cluster is not None
                     app.cluster.inventory.forget()

@@ -68,7 +68,7 @@ class Cluster:
         return web.Response(body=body, content_type="application/json")
 
     def _answer(self, method: str, path: str) -> bytes | None:
-        if match := re.fullmatch(r"/nodes/(\w+)/qemu/(\d+)/(\w+)(?:/(\w+))?", path):
+        if match := re.fullmatch(r"/nodes/(\w+)/qemu/(\d+)/(\w+)(?:/([\w-]+))?", path):
             return self._guest(method, match[1], int(match[2]), match[3], match[4])
         if match := re.fullmatch(r"/nodes/\w+/tasks/([^/]+)/(status|log)", path):
             ended = time.monotonic() - self._tasks[match[1]] > TASK_SECONDS
@@ -90,8 +90,13 @@ class Cluster:
             status = "running" if vmid in self._running else "stopped"
             known = {"vmid": vmid, "name": f"guest-{vmid}", "status": status, "qmpstatus": status, "cpus": 4}
             return _envelope({**known, "maxmem": 4 << 30, "maxdisk": 32 << 30, "uptime": 86400, "ha": {"managed": 0}})
+        if (what, more) == ("agent", "network-get-interfaces"):
+            address = {"ip-address": f"10.0.{vmid // 250}.{vmid % 250 + 1}", "ip-address-type": "ipv4", "prefix": 16}
+            card = {"name": "eth0", "hardware-address": "bc:24:11:00:00:01", "ip-addresses": [address]}
+            return _envelope({"result": [card]})
         config = {"name": f"guest-{vmid}", "cores": 4, "memory": "4096", "scsi0": "local:vm-1-disk-0,size=32G",
-                  "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0", "ostype": "l26", "digest": "0" * 40}  # fmt: skip
+                  "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0", "ostype": "l26", "agent": "1",
+                  "digest": "0" * 40}  # fmt: skip
         if what == "config":
             return _envelope(config)
         return _envelope([{"key": key, "value": value} for key, value in config.items()]) if what == "pending" else None

@@ -13,6 +13,7 @@ from quorate.operations.plan import Action, Call, Plan, StepContext, in_wire_for
 from quorate.pipeline.proof import SentCall, observe, prove
 from quorate.pipeline.record import Step, StepLog, describe_outcome
 from quorate.problems import OutcomeUnknown, Overtaken, Problem, TaskFailed
+from quorate.pve.backups import BACKUP_TASK, describe_failed_backups
 from quorate.pve.cluster import Cluster
 from quorate.pve.effect import Trace
 from quorate.pve.errors import NO_QUORUM, failure_advice, id_was_taken, lacks_quorum
@@ -263,6 +264,8 @@ def _judge(step: Step, state: TaskState) -> None:
         whole_log = see("See its whole log", tools.task_get(task=state.upid.text))
         advice = failure_advice(state.exit or "", state.log) or whole_log
         why = NO_QUORUM if any(map(lacks_quorum, (state.exit or "", *state.log))) else None
+        if why is None and state.upid.type == BACKUP_TASK:
+            why = describe_failed_backups(state.log) or None
         step.problem = TaskFailed(f"The task failed: {state.exit}", why=why, next_step=advice)
         step.id_taken = id_was_taken(state.exit or "")
         earlier = [

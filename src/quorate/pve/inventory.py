@@ -61,6 +61,8 @@ class Inventory:
         self._completed: tuple[View, View] | None = None
         self._fresh: tuple[float, View] = (float("-inf"), self._view)
         self._changed: dict[int, float] = {}
+        self._late_names: dict[int, float] = {}
+        """vmid -> when its node reported another name than the cluster."""
         self._names_lag_until = float("-inf")
         self._reading: asyncio.Task[View] | None = None
         self._under_way: set[asyncio.Task[View]] = set()
@@ -170,13 +172,19 @@ class Inventory:
         """A guest as its node sees it now. Raises NotFound if there is none with this vmid."""
         row = await self.guest(vmid)
         try:
-            return await self._ask(row)
+            return self._note_late_name(row, await self._ask(row))
         except NotFound:
             self.forget()
             moved = await self.guest(vmid)
             if (moved.node, moved.type) == (row.node, row.type):
                 raise
-            return await self._ask(moved)
+            return self._note_late_name(moved, await self._ask(moved))
+
+    def _note_late_name(self, listed: Resource, fresh: Resource) -> Resource:
+        """After a long restore, the view shows the usual name of a new guest for some seconds more."""
+        if fresh.name != listed.name:
+            self._late_names[fresh.vmid] = self._clock.monotonic()
+        return fresh
 
     async def fresh_storages(self, node: str) -> list[Resource]:
         """The storages of a node as it sees them now."""
@@ -207,8 +215,9 @@ class Inventory:
         return no_guest(ref, await self.view(), all_seen=await self._sees(Reference.parse(ref)))
 
     async def _with_name(self, row: Resource) -> Resource:
-        """The row, completed by its node if the cluster knows only its vmid."""
-        if row.is_unreported and row.node in (await self.view()).online:
+        """The row, completed by its node if the cluster knows only its vmid, or an earlier name."""
+        has_late_name = self._clock.monotonic() - self._late_names.get(row.vmid, float("-inf")) < REPORT_SECONDS
+        if (row.is_unreported or has_late_name) and row.node in (await self.view()).online:
             with contextlib.suppress(NodeOffline, TimedOut, Unreachable, NotFound):
                 return await self._ask(row)
         return row

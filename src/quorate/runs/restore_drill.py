@@ -14,15 +14,18 @@ from quorate.hints import see, tools
 from quorate.operations.placement import next_vmid, pick_bridge
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, operation
-from quorate.problems import BadArgument, Conflict, NotFound, Problem
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, catch_problem
 from quorate.pve import values
+from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
 from quorate.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.runs.steps import find_guest
 from quorate.runs.store import Bound, Pending, Run, literal
-from quorate.tools.backup_coverage import ITEMS, KIND, PASSED, drill_name
+from quorate.tools.backup_coverage import ITEMS, KIND, PASSED, PASSED_IN_PART, covering_jobs, drill_name, paths_left_out
+from quorate.tools.backup_jobs import read_jobs
 from quorate.tools.backup_restore import backup_restore
+from quorate.tools.backups import archived_config
 from quorate.tools.storages import StoredVolume, survey
 from quorate.units import count_of, duration
 
@@ -79,6 +82,8 @@ async def run_restore_drill(
             }
         )
     pve.reserved_vmids -= {int(item["vmid"]) for item in items}
+    excluded = await _list_exclusions(pve, chosen)
+    items = [{**item, "not_included": excluded.get(item["backup"], [])} for item in items]
     network = f"on {bridge}" if bridge else "without network"
     guests = ", ".join(f"{_kind(item)} {item['of']}" for item in items)
     title = f"Prove {len(items)} {'backup' if len(items) == 1 else 'backups'}: {guests}"
@@ -106,6 +111,7 @@ async def run_restore_drill(
                     "one after the other; each is removed before the next",
                 ]
             ),
+            **({"not_included": excluded} if excluded else {}),
             "may_destroy": ["only the guests that the run itself restores"],
             **({"check": check} if check else {}),
         },
@@ -137,6 +143,21 @@ async def _select_backups(
     if len(chosen) > MOST_BACKUPS:
         raise BadArgument(f"{len(chosen)} backups are too many for one run", next_step=f"Give at most {MOST_BACKUPS}")
     return chosen
+
+
+async def _list_exclusions(pve: Cluster, backups: Sequence[StoredVolume]) -> dict[str, list[str]]:
+    """volid -> what the backup leaves out of its guest, by the configuration in it and by the jobs of today."""
+    jobs = await catch_problem(read_jobs(pve))
+    covered = {} if isinstance(jobs, Problem) else covering_jobs(jobs, await pve.inventory.guests())
+    excluded = {}
+    for backup in backups:
+        config = await catch_problem(archived_config(pve, backup))
+        if isinstance(config, Problem):
+            excluded[backup.volid] = [f"unknown: {config.why or config.what}"]
+            continue
+        paths = paths_left_out("ct" if backup.is_container else "vm", covered.get(backup.vmid or 0, ()))
+        excluded[backup.volid] = [*excluded_volumes(config, is_vm=not backup.is_container), *paths]
+    return {volid: parts for volid, parts in excluded.items() if parts}
 
 
 async def _guests_of(pve: Cluster, items: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
@@ -255,6 +276,8 @@ class RestoreDrill:
             return Next((self._picture(guest, number),))
         if state.get("unanswered") and "check" not in state:
             return self._decide(state, STARTED, state["unanswered"])
+        if missing := work.scope[ITEMS][number].get("not_included"):
+            return self._decide(state, PASSED_IN_PART, f"it does not hold {', '.join(missing)}")
         return self._decide(state, PASSED, "")
 
     def _prepare(self, work: Work, guest: Guest, number: int, config: Mapping[str, Any]) -> Step:
@@ -386,22 +409,28 @@ class RestoreDrill:
             rows[str(item["backup"])] = {
                 "guest": item["of"],
                 "verdict": state.get("verdict", "not tried"),
+                **({"not_included": item["not_included"]} if item.get("not_included") else {}),
                 **{name: state[name] for name in ("why", "booted", "check", "screenshot") if state.get(name)},
             }
         work.run.report = {"backups": rows}
 
     def _end(self, work: Work) -> Next:
-        states = work.memory.get(ITEMS, {}).values()
-        passed = sum(state.get("verdict") == PASSED for state in states)
-        started = sum(state.get("verdict") == STARTED for state in states)
-        summary = f"{passed} of {len(work.scope[ITEMS])} backups proved" + (f", {started} {STARTED}" if started else "")
+        verdicts = [state.get("verdict") for state in work.memory.get(ITEMS, {}).values()]
+        partly, started = verdicts.count(PASSED_IN_PART), verdicts.count(STARTED)
+        passed = verdicts.count(PASSED) + partly
+        summary = (
+            f"{passed} of {len(work.scope[ITEMS])} backups proved"
+            + (f", {partly} without all data" if partly else "")
+            + (f", {started} {STARTED}" if started else "")
+        )
         return finish(summary) if passed + started == len(work.scope[ITEMS]) else fail(summary)
 
     async def list_unfinished(self, work: Work) -> list[str]:
         return [
             f"{item['backup']} was not proved"
             for number, item in enumerate(work.scope[ITEMS])
-            if work.memory.get(ITEMS, {}).get(str(number), {}).get("verdict") not in (PASSED, STARTED, "failed")
+            if work.memory.get(ITEMS, {}).get(str(number), {}).get("verdict")
+            not in (PASSED, PASSED_IN_PART, STARTED, "failed")
         ]
 
 

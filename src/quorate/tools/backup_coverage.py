@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from msgspec import Meta
 
 from quorate.hints import tools
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.problems import Problem, catch_problem
-from quorate.pve.backup_contents import excluded_paths, excluded_volumes
+from quorate.pve.backups import excluded_paths, excluded_volumes, volumes_left_out
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 from quorate.runs.store import RunStore
-from quorate.tools.backup_jobs import guests_of, is_enabled, read_jobs
+from quorate.tools.backup_jobs import JOBS, guests_of, is_enabled, read_jobs
 from quorate.tools.backups import describe_hidden_backups, hidden_guests, storage_visibility
 from quorate.tools.health_findings import (
     Finding,
@@ -35,6 +36,8 @@ from quorate.units import count_of, duration
 KIND: Final = "restore_drill"
 ITEMS: Final = "items"
 PASSED: Final = "passed"
+PASSED_IN_PART: Final = "passed, without all data"
+"""The verdict on a backup that works, but leaves out data of its guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ async def read_drills(pve: Cluster) -> Drills:
     for run in await store.list(kind=KIND, limit=500, shows=lambda run: run.is_of(pve.name, pve.endpoints)):
         for number, item in enumerate(run.scope[ITEMS]):
             state = run.memory.get(ITEMS, {}).get(str(number), {})
-            if state.get("verdict") == PASSED and item["of"] is not None:
+            if state.get("verdict") in (PASSED, PASSED_IN_PART) and item["of"] is not None:
                 drills.proved.setdefault(int(item["of"]), (run.changed, str(item["backup"])))
             vmid, ended = int(item["vmid"]), math.inf if run.ended is None else run.ended
             drills.copies.append(DrillCopy(drill_name(run.id, vmid), vmid, run.created, ended))
@@ -81,7 +84,8 @@ COLUMNS = (
 )  # fmt: skip
 READS_AT_ONCE = 8
 GUESTS_READ = 500
-"""How many guests are asked for their configuration: each is a request of its own."""
+"""How many guests are asked for their configuration, at a request each: those that PVE's lists of what jobs include do
+not settle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class CoverageSurvey:
     """Storages of nodes that are offline."""
     hidden: list[str]
     unchecked: list[Resource]
-    """Guests on nodes that are online whose configuration was not read."""
+    """Guests on nodes that are online of which nothing says what their backups leave out."""
 
     @property
     def without_job(self) -> list[Coverage]:
@@ -173,8 +177,15 @@ async def survey_coverage(pve: Cluster) -> CoverageSurvey:
     visibility = await storage_visibility(pve, (place.storage for place in places))
     unseen = (row.vmid for row in guests if row.vmid not in backups_by_guest)
     hidden = await hidden_guests(pve, unseen) if visibility.by_guest else []
+    lists = await _read_exclusions(pve, jobs, covered)
+    doubtful = [
+        row for row in guests if lists.leave_open(row) and (row.vmid in covered or row.vmid in backups_by_guest)
+    ]
     online = (await pve.inventory.view()).online
-    configs = await _read_configs(pve, [row for row in guests if row.node in online][:GUESTS_READ])
+    configs = await _read_configs(pve, [row for row in doubtful if row.node in online][:GUESTS_READ])
+    missing = lists.by_guest | {
+        row.vmid: excluded_volumes(configs[row.vmid], is_vm=row.kind == "vm") for row in doubtful if row.vmid in configs
+    }
     rows = [
         Coverage(
             row,
@@ -186,7 +197,7 @@ async def survey_coverage(pve: Cluster) -> CoverageSurvey:
                 if backup.is_container == (row.kind == "ct")
             ),
             looked_everywhere=not unread and not offline and not visibility.hidden and row.vmid not in hidden,
-            not_included=tuple(left_out(row, configs.get(row.vmid, {}), covered.get(row.vmid, ()))),
+            not_included=(*missing.get(row.vmid, ()), *paths_left_out(row.kind, covered.get(row.vmid, ()))),
         )
         for row in guests
     ]
@@ -196,7 +207,7 @@ async def survey_coverage(pve: Cluster) -> CoverageSurvey:
         unread,
         offline,
         describe_hidden_backups(visibility.hidden, hidden),
-        [row for row in guests if row.node in online and row.vmid not in configs],
+        [row for row in doubtful if row.node in online and row.vmid not in missing],
     )
 
 
@@ -204,20 +215,57 @@ def _excluded_vmids(job: Mapping[str, Any]) -> list[str]:
     return [] if job.get("vmid") or job.get("pool") else str(job.get("exclude") or "").split(",")
 
 
-def left_out(row: Resource, config: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the backups of a guest leave out: its own volumes, and in containers the paths that a job excludes."""
-    paths = [path for job in jobs if row.kind == "ct" for path in excluded_paths(job, f"job {job['id']}")]
-    return [*excluded_volumes(config, is_vm=row.kind == "vm"), *paths]
+def paths_left_out(kind: str, jobs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The paths in a container that these jobs exclude."""
+    return [path for job in jobs if kind == "ct" for path in excluded_paths(job, f"job {job['id']}")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Exclusions:
+    """What PVE's lists of what jobs include say: a request for each job instead of one for each guest."""
+
+    by_guest: dict[int, list[str]]
+    """vmid -> the volumes that are left out."""
+    directories: bool
+    """VMs may share directories of their node: these are never in a backup, nor in PVE's lists."""
+
+    def leave_open(self, row: Resource) -> bool:
+        """Whether only its configuration says what is left out, and how large it is."""
+        return bool(self.by_guest.get(row.vmid, True)) or (self.directories and row.kind == "vm")
+
+
+async def _read_exclusions(
+    pve: Cluster, jobs: list[dict[str, Any]], covered: Mapping[int, list[dict[str, Any]]]
+) -> _Exclusions:
+    used = {str(job["id"]) for own in covered.values() for job in own}
+    reads = [
+        partial(_read, pve.get, f"{JOBS}/{quote(str(job['id']), safe='')}/included_volumes")
+        for job in jobs
+        if str(job["id"]) in used
+    ]
+    lists = [tree for tree in await gather_bounded(READS_AT_ONCE, reads) if not isinstance(tree, Problem)]
+    by_guest: dict[int, list[str]] = {}
+    for tree in lists:
+        by_guest |= volumes_left_out(tree)
+    return _Exclusions(by_guest, directories=bool(by_guest) and await _may_share_directories(pve))
+
+
+async def _may_share_directories(pve: Cluster) -> bool:
+    if not await pve.may("/mapping/dir", "Mapping.Audit"):
+        return True
+    mapped = await _read(pve.get, "/cluster/mapping/dir")
+    return isinstance(mapped, Problem) or bool(mapped)
 
 
 async def _read_configs(pve: Cluster, guests: list[Resource]) -> dict[int, Mapping[str, Any]]:
     """vmid -> configuration, of the guests whose node answers."""
-    answers = await gather_bounded(READS_AT_ONCE, [partial(_read_config, pve, row) for row in guests])
+    reads = [partial(_read, Guest(pve, row).get, "config") for row in guests]
+    answers = await gather_bounded(READS_AT_ONCE, reads)
     return {row.vmid: config for row, config in zip(guests, answers, strict=True) if not isinstance(config, Problem)}
 
 
-async def _read_config(pve: Cluster, row: Resource) -> Any:
-    return await catch_problem(read_in_time(Guest(pve, row).get("config")))
+async def _read(get: Callable[[str], Awaitable[Any]], path: str) -> Any:
+    return await catch_problem(read_in_time(get(path)))
 
 
 @operation(

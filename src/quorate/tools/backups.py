@@ -16,7 +16,7 @@ from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, ServerFailed, catch_problem
 from quorate.pve import values
-from quorate.pve.backup_contents import excluded_paths, excluded_volumes
+from quorate.pve.backups import excluded_paths, excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import gather_bounded
 from quorate.tools.storages import StoredVolume, age, find, read, require, storage_places, survey
@@ -163,6 +163,7 @@ async def backup_show(
     archive = await find_backup(pve, backup, node)
     config = await archived_config(pve, archive)
     options = {key: value for key, value in config.items() if key not in _SECRET}
+    excluded = excluded_volumes(config, is_vm=not archive.is_container)
     disks = {key: options.pop(key) for key in sorted(options) if values.is_disk(key, options[key])}
     networks = {key: options.pop(key) for key in sorted(options) if values.bus_of(key) == "net"}
     return {
@@ -176,6 +177,7 @@ async def backup_show(
         "protected": bool(archive.protected),
         "verified": archive.verified or "unknown",
         "notes": archive.notes or "",
+        **({"not_included": excluded} if excluded else {}),
         "disks": disks,
         "networks": networks,
         "options": options,

@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence, see, tools
-from quorate.inside.guest_addresses import is_usable, read_interfaces, strip_prefix
 from quorate.operations.preconditions import start_obstacles
 from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, Problem, catch_problem
 from quorate.pve import values
-from quorate.pve.backup_contents import excluded_volumes
+from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.lookup import Resource
 from quorate.pve.stored_objects import hide_secrets
 from quorate.pve.tasks import gather_bounded
+from quorate.tools.guest_addresses import AddressFinder, read_reported
 from quorate.units import Quantity, duration, load_of, moment, percent, size, unused_size, used_of
 
 
@@ -78,6 +78,7 @@ def _name_matches(name: str, pattern: str) -> bool:
 
 
 COLUMNS = ("vmid", "name", "type", "node", "status", "cpu", "mem", "disk", "tags", "pool", "lock")
+ADDRESS_COLUMNS = ("addresses", "addresses_from")
 NOTES_SHOWN = 500
 READS_AT_ONCE = 16
 CONFIGS_AT_MOST = 300
@@ -115,6 +116,7 @@ async def guest_list(
         Literal["vmid", "name", "cpu", "mem", "disk", "uptime"],
         Meta(description="Largest first"),
     ] = "vmid",
+    addresses: Annotated[bool, Meta(description="Also their IP addresses")] = False,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
@@ -123,7 +125,12 @@ async def guest_list(
     if protection is not None:
         rows = await _with_protection(pve, rows, protection=protection)
     shown = rows[offset : offset + limit]
-    table = page(COLUMNS, [_row(row) for row in shown], limit=limit, offset=0)
+    columns: tuple[str, ...] = COLUMNS
+    lines = [_row(row) for row in shown]
+    if addresses:
+        columns = (*COLUMNS, *ADDRESS_COLUMNS)
+        lines = [[*line, *cells] for line, cells in zip(lines, await AddressFinder(pve).list_all(shown), strict=True)]
+    table = page(columns, lines, limit=limit, offset=0)
     table.offset, table.total = offset, len(rows)
     if away := nodes_away(rows, pve.clock.time()):
         table.facts["offline"] = away
@@ -204,28 +211,29 @@ def _cpu(row: Resource) -> str:
 async def guest_get(
     pve: Cluster,
     guest: GuestRef,
-    detail: Annotated[
-        bool, Meta(description="Also addresses, snapshots, OS, file systems, missing disks, tasks, digest")
-    ] = False,
+    detail: Annotated[bool, Meta(description="Also snapshots, OS, file systems, missing disks, tasks, digest")] = False,
 ) -> dict[str, Any]:
-    """One guest: state, load, hardware, disks, networks, what waits for a restart, and what would prevent a start."""
+    """One guest: state, IP addresses, load, hardware, disks, what waits for a restart, what would prevent a start."""
     target = await pve.guest(guest)
     if target.row.node_is_offline:
         return _describe_last(target.row, pve.clock.time())
     was = target.row.status
-    status, pending, snapshots, tasks, addresses, inside = await _gather(
+    status, pending, snapshots, tasks, reported, inside = await _gather(
         target.get("status/current"),
         target.get("pending"),
         target.get("snapshot") if detail else None,
         # The task of a locked guest is what the caller needs to know.
         target.running_tasks() if detail or target.row.lock else None,
-        *(_from_inside(target) if detail else (None, None)),
+        read_reported(target),
+        _inside(target) if detail else None,
     )
-    if detail and target.row.status == "running" != was:  # it was started after the cluster's view was made
-        addresses, inside = await asyncio.gather(*_from_inside(target))
+    if target.row.status == "running" != was:  # it was started after the cluster's view was made
+        reported, inside = await _gather(read_reported(target), _inside(target) if detail else None)
     config = {entry["key"]: entry["value"] for entry in pending if "value" in entry}
     disks, detached, networks, options = _group_options(config)
-    addresses = addresses or values.addresses_in_config(config)
+    if status.get("status") != "running":
+        reported = None
+    addresses = await AddressFinder(pve).find(target, config, reported)
     excluded = excluded_volumes(config, is_vm=target.is_vm)
     waiting = values.pending_changes(pending)
     could_start = status.get("status") == "stopped" and not target.row.template and not status.get("lock")
@@ -241,7 +249,9 @@ async def guest_get(
         "disks": disks,
         "detached": detached,
         "networks": networks,
-        "addresses": {name: ", ".join(own) for name, own in addresses.items()},
+        "addresses": addresses.by_interface,
+        **({"addresses_from": addresses.source} if addresses.source else {}),
+        **({"no_address": addresses.why_none} if addresses.why_none else {}),
         "options": options,
         "notes": str(config.get("description", ""))[:NOTES_SHOWN],
         "snapshots": None if snapshots is None else sum(row.get("name") != "current" for row in snapshots),
@@ -277,25 +287,6 @@ async def _gather(*reads: Awaitable[Any] | None) -> list[Any]:
     """The results of concurrent reads; None where there is no read."""
     results = iter(await asyncio.gather(*(read for read in reads if read is not None)))
     return [None if read is None else next(results) for read in reads]
-
-
-def _from_inside(guest: Guest) -> tuple[Awaitable[Any], Awaitable[Any]]:
-    return _addresses(guest), _inside(guest)
-
-
-async def _addresses(guest: Guest) -> dict[str, list[str]]:
-    """Interface -> addresses that the guest reports; empty for a stopped guest or one without an agent."""
-    if guest.row.status != "running":
-        return {}
-    try:
-        interfaces = await read_interfaces(guest)
-    except Problem:
-        return {}
-    addresses = {
-        interface.name: [strip_prefix(address) for address in interface.addresses if is_usable(address)]
-        for interface in interfaces
-    }
-    return {name: own for name, own in addresses.items() if own}
 
 
 async def _inside(guest: Guest) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.inside.guest_addresses import is_usable, read_interfaces, usable_addresses
 from quorate.inside.transport import require_user
 from quorate.operations.registry import GuestRefs, Risk, operation
 from quorate.problems import BadArgument, Problem
@@ -22,6 +21,7 @@ from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import gather_bounded
 from quorate.ssh.target import SSH_PORT, SshTarget
+from quorate.tools.guest_addresses import AddressFinder, read_reported
 from quorate.tools.guests import Filter
 
 Value = str | int
@@ -173,7 +173,10 @@ async def inventory_export(
     user = None if user is None else require_user(user)
     key_file = None if key_file is None else refuse_templates("key_file", key_file)
     chosen = await _select_guests(pve, guest, Filter(node, type, None, None, tag, pool, template=False))
-    hosts = await gather_bounded(ASKED_AT_ONCE, [partial(_find_host, pve, selected, interface) for selected in chosen])
+    finder = AddressFinder(pve)
+    hosts = await gather_bounded(
+        ASKED_AT_ONCE, [partial(_find_host, pve, finder, selected, interface) for selected in chosen]
+    )
     inventory, left_out = Inventory(), {}
     for host in sorted(hosts, key=lambda host: host.guest.vmid):
         if host.address:
@@ -210,8 +213,8 @@ async def _select_guests(pve: Cluster, guest: GuestRefs | None, fits: Filter) ->
     return guests
 
 
-async def _find_host(pve: Cluster, guest: Guest, interface: str | None) -> _Host:
-    """Find the address of a guest: in the settings, in what it reports, or in its configuration."""
+async def _find_host(pve: Cluster, finder: AddressFinder, guest: Guest, interface: str | None) -> _Host:
+    """Find the address of a guest: in the settings, else as guest_get does."""
     if guest.row.template:
         return _Host(guest, why="It is a template")
     try:
@@ -224,17 +227,9 @@ async def _find_host(pve: Cluster, guest: Guest, interface: str | None) -> _Host
     target = pve.ssh.guest(guest.vmid)
     if target is not None and target.host:
         return _Host(guest, target.host, system)
-    configured = [
-        address for own in values.addresses_in_config(config).values() for address in own if is_usable(address)
-    ]
-    try:
-        addresses, why = (
-            usable_addresses(await read_interfaces(guest), config, prefer=interface),
-            "It has no address that is reachable from outside",
-        )
-    except Problem as problem:
-        addresses, why = configured, str(problem)
-    return _Host(guest, addresses[0], system) if addresses else _Host(guest, os=system, why=why)
+    known = await finder.find(guest, config, await read_reported(guest))
+    addresses = known.best_first(config, prefer=interface)
+    return _Host(guest, addresses[0], system) if addresses else _Host(guest, os=system, why=known.why_none)
 
 
 async def _os(guest: Guest, config: Mapping[str, Any]) -> str:

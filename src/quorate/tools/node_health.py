@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from quorate.hints import tools
-from quorate.problems import Problem
+from quorate.problems import Problem, catch_problem
+from quorate.pve.backups import explain_failed_task
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
@@ -75,7 +76,12 @@ async def failed_tasks(pve: Cluster, rows: list[Resource]) -> list[Finding]:
         for task in tasks:
             if has_failed(task):
                 groups.setdefault(task["type"], []).append(task)
-        findings += [failure_of(node, kind, group) for kind, group in sorted(groups.items())]
+        for kind, group in sorted(groups.items()):
+            newest = max(group, key=lambda task: task["starttime"])
+            explained = await catch_problem(read_in_time(explain_failed_task(pve.client, newest)))
+            if not isinstance(explained, Problem):
+                group = [*(task for task in group if task is not newest), explained]
+            findings.append(failure_of(node, kind, group))
     return findings
 
 

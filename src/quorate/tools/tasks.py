@@ -12,6 +12,7 @@ from quorate.hints import Advice, tools
 from quorate.operations.exemptions import REPEATABLE_TASK
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.pve.backups import BACKUP_TASK, describe_failed_backups, read_failed_backups
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import failure_advice
 from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, follow, read_log_tail, read_state
@@ -100,7 +101,8 @@ async def task_get(pve: Cluster, task: TaskRef, log_lines: LogLines = 20) -> dic
     upid = Upid.parse(task)
     state, (log, total) = await asyncio.gather(read_state(pve.client, upid), read_log_tail(pve.client, upid, log_lines))
     state.log = log
-    return _describe(state, total)
+    is_failed_backup = upid.type == BACKUP_TASK and state.outcome is TaskOutcome.FAILED
+    return _describe(state, total, await read_failed_backups(pve.client, upid) if is_failed_backup else "")
 
 
 @operation(
@@ -118,8 +120,9 @@ async def task_wait(
 ) -> dict[str, Any]:
     """Follow a task until it ends; call again if it still runs."""
     state = await follow(pve.client, Upid.parse(task), clock=pve.clock, wait=wait, report=report, log=bool(log_lines))
+    cause = describe_failed_backups(state.log) if state.upid.type == BACKUP_TASK else ""
     state.log = state.log[-log_lines:] if log_lines else []
-    return _describe(state, state.lines_seen)
+    return _describe(state, state.lines_seen, cause)
 
 
 @operation(
@@ -146,7 +149,7 @@ async def task_stop(pve: Cluster, task: TaskRef) -> Plan:
     return Plan(summary, (call,), after=after)
 
 
-def _describe(state: TaskState, log_total: int) -> dict[str, Any]:
+def _describe(state: TaskState, log_total: int, cause: str) -> dict[str, Any]:
     upid = state.upid
     return {
         "task": upid.text,
@@ -157,6 +160,7 @@ def _describe(state: TaskState, log_total: int) -> dict[str, Any]:
         "started": moment(upid.started),
         "status": state.outcome,
         "exit": state.exit or "",
+        **({"cause": cause} if cause else {}),
         **({"percent": state.percent} if state.percent is not None and state.running else {}),
         "log": state.log,
         **({"log_lines_in_all": log_total} if log_total > len(state.log) else {}),

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from quorate.config.watch import WatchSettings
-from quorate.problems import AgentSilent, Problem
+from quorate.problems import AgentSilent, Problem, catch_problem
 from quorate.pve import values
-from quorate.pve.backup_contents import excluded_volumes
+from quorate.pve.backups import UNEXPLAINED, excluded_volumes, explain_failed_task
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.pve.lookup import View
@@ -27,6 +27,8 @@ from quorate.watch.invalidation import TaskLog
 
 _VOLATILE = ("digest", "meta", "lock", "parent", "snaptime", "vmgenid", "description")
 AT_ONCE = 8
+LOGS_READ = 8
+"""Logs of failed backups that are read in one cycle."""
 MINUTE, HOUR = 60.0, 3600.0
 FRESH_SECONDS = 2 * 60.0
 """Facts that open a finding, or add to one, are at most this old."""
@@ -280,6 +282,8 @@ class ClusterFacts:
         self._of_guests: dict[tuple[str, str, int, bool], tuple[FactQuery, ...]] = {}
         """The queries of each guest, by where it is; created once, because there are thousands."""
         self._tasks = TaskLog()
+        self._causes: dict[str, str] = {}
+        """Why the failed backups in the task list failed, by task."""
         self._outdated: set[str] = set()
         self._drills: tuple[tuple[int, int] | None, Drills] | None = None
 
@@ -297,6 +301,7 @@ class ClusterFacts:
         for source in self._readings.keys() - queries.keys() - held:  # backups on an unavailable storage still exist
             del self._readings[source]
         await self._look_at(query for query in queries.values() if query.period == 0)
+        await self._explain_failures()
         altered = {*changed, *self._tasks.note(self._value("tasks") or (), clock.time())}
         self._outdated |= {source for source in self._readings if altered & {source, source.partition(" ")[0]}}
         self._outdated &= self._readings.keys()
@@ -346,6 +351,21 @@ class ClusterFacts:
         if self._drills is None or self._drills[0] != stamp:
             self._drills = stamp, await read_drills(self._cluster)
         return self._drills[1]
+
+    async def _explain_failures(self) -> None:
+        """Replace `job errors` of failed backups with what their logs say. Each log is read once."""
+        tasks = self._value("tasks") or []
+        failed = [task for task in tasks if task.get("status") == UNEXPLAINED]
+        unread = [task for task in failed if task["upid"] not in self._causes][:LOGS_READ]
+        explained = await gather_bounded(AT_ONCE, [partial(self._explain, task) for task in unread])
+        causes = self._causes | {task["upid"]: task["status"] for task in explained}
+        self._causes = {task["upid"]: causes[task["upid"]] for task in failed if task["upid"] in causes}
+        for task in failed:
+            task["status"] = causes.get(task["upid"], UNEXPLAINED)
+
+    async def _explain(self, task: dict[str, Any]) -> dict[str, Any]:
+        explained = await catch_problem(read_in_time(explain_failed_task(self._cluster.client, task)))
+        return task if isinstance(explained, Problem) else explained
 
     def _due(self, query: FactQuery) -> float:
         """When to read it: after a failure in the next cycle, then after its period."""

@@ -369,10 +369,22 @@ class _Dump:
         try:
             self._storage.add(self._guest.node, volume)
         except TaskError as error:
-            if self._guest.kind == "qemu":
-                raise TaskError("vma_queue_write: write error - Broken pipe") from error
-            raise TaskError("command 'set -o pipefail && tar cpf -' failed: exit code 2") from error
+            raise TaskError(self._describe_full_storage()) from error
         return volume
+
+    def _describe_full_storage(self) -> str:
+        """Log the complaint of the program that could not write; returns what vzdump makes of it."""
+        full = "No space left on device"
+        if self._guest.kind == "qemu":
+            if self._job.compress != "0":
+                self._log.info(f"zstd: error 70 : Write error : cannot write block : {full} ")
+            failure = "vma_queue_write: write error - Broken pipe"
+            self._log.error(failure)
+            self._log.info("aborting backup job")
+            return failure
+        self._log.info(f"tar: -: Cannot write: {full}")
+        self._log.info("tar: Error is not recoverable: exiting now")
+        return "command 'set -o pipefail && tar cpf -' failed: exit code 2"
 
 
 def _describe_disk(log: BackupLog, drive: drives.Drive, *, included: bool) -> None:
