@@ -39,6 +39,7 @@ from quorate.tools.disk_checks import (
     working_storage,
 )
 from quorate.tools.guest_options import ConfigEdit, read_config, refuse_protected, write_config
+from quorate.tools.start_obstacles import plan_recreation
 from quorate.units import parse_size
 from quorate.units import size as shown
 
@@ -219,7 +220,7 @@ _BELONGS_TO = {
     "storage": ("move",),
     "format": ("move",),
     "delete": ("move",),
-    "size": ("resize",),
+    "size": ("resize", "recreate"),
     "force": ("detach", "resize"),
 }
 
@@ -238,12 +239,12 @@ async def disk_change(
     pve: Cluster,
     guest: GuestRef,
     action: Annotated[
-        Literal["attach", "detach", "move", "resize"],
-        Meta(description="detach keeps it as unusedN; attach takes one"),
+        Literal["attach", "detach", "move", "resize", "recreate"],
+        Meta(description="detach keeps it as unusedN; attach takes one; recreate: empty, if its volume is missing"),
     ],
     disk: Annotated[str, Meta(description="scsi0, rootfs, mp0, unused0 …; resize: default the boot disk")]
     | None = None,
-    size: Annotated[str, Meta(description="resize: 64G, or +10G more")] | None = None,
+    size: Annotated[str, Meta(description="64G; resize: or +10G more")] | None = None,
     storage: Annotated[str, Meta(description="move")] | None = None,
     format: Annotated[Format, Meta(description="move")] | None = None,
     delete: Annotated[bool, Meta(description="move: false keeps the source as unusedN")] | None = None,
@@ -265,6 +266,8 @@ async def disk_change(
             return await _move(pve, target, disk, storage, format, delete=delete is not False)
         case "resize":
             return await _resize(pve, target, disk, size, force=bool(force))
+        case "recreate":
+            return await plan_recreation(pve, target, disk, size)
 
 
 async def _attach(
