@@ -35,7 +35,14 @@ def finding_routes(console: Console) -> list[tuple[Any, ...]]:
                 problem = str(error)
         template = "part_findings.html" if request.url.path.endswith("/part/findings") else "findings.html"
         return await console.show(
-            request, person, template, findings=findings, about=about, problem=problem, watched=watched
+            request,
+            person,
+            template,
+            findings=findings,
+            about=about,
+            problem=problem,
+            watched=watched,
+            answerable=services.offers(person, "finding_acknowledge"),
         )
 
     async def show_one(request: Request, person: Person) -> Response:
@@ -54,7 +61,8 @@ def finding_routes(console: Console) -> list[tuple[Any, ...]]:
             silence=form.get("silence") or None,
             note=form.get("note") or None,
         )
-        return RedirectResponse(f"{PATH}/findings/{finding}", status_code=303, headers=HEADERS)
+        page = "" if form.get("from") == "list" else f"/{finding}"
+        return RedirectResponse(f"{PATH}/findings{page}", status_code=303, headers=HEADERS)
 
     return [
         ("/findings", show),

@@ -71,7 +71,7 @@ MODULES: Final = {
     "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",
     "access": "tools.access tools.acl tools.groups tools.permissions tools.pools tools.roles tools.tokens tools.users",
-    "firewall": "tools.firewall tools.firewall_rules",
+    "firewall": "tools.firewall tools.firewall_explain tools.firewall_rules",
     "ha": "tools.ha tools.replication",
     "network": "tools.networks tools.node_network tools.sdn",
     "nodes": "tools.ceph tools.logs tools.node_inspect tools.nodes",

@@ -50,6 +50,10 @@ STATUS: tuple[tuple[type[Problem], int], ...] = (
 )
 
 
+def status_of(problem: Problem) -> int:
+    return next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
+
+
 class OperatorApi:
     def __init__(
         self, settings: HttpSettings, store: Store, authenticator: Authenticator, credentials: Credentials
@@ -74,8 +78,7 @@ class OperatorApi:
                 response: Response = await handle(request)
                 return response
             except Problem as problem:
-                status = next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
-                return refusal(status, problem.code, str(problem))
+                return refusal(status_of(problem), problem.code, str(problem))
 
         return run
 
@@ -197,7 +200,8 @@ FREEZE_PATH = "/freeze"
 
 class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
     action: Literal["freeze", "unfreeze"]
-    passphrase: str
+    passphrase: str = ""
+    """Needed only to unfreeze: stopping is easy."""
     reason: str = ""
 
 
@@ -230,13 +234,13 @@ class FreezeApi(OperatorApi):
             body: FreezeRequest = read_json(await request.body(), FreezeRequest)
         except Unreadable:
             raise BadArgument(
-                "The body must be JSON with action (freeze or unfreeze), passphrase and perhaps reason"
+                "The body must be JSON with action (freeze or unfreeze), perhaps reason, and the passphrase to unfreeze"
             ) from None
         self.require_admin("The freeze is")
-        await self.prove(request, body.passphrase)
         if body.action == "freeze":
             await self._freeze.set(self.who(), body.reason[:LONGEST_REASON], self._trail)
         else:
+            await self.prove(request, body.passphrase)
             await self._freeze.lift(self.who(), self._trail)
         return reply(200, _freeze_as_dict(await self._freeze.state()))
 

@@ -13,7 +13,7 @@ from quorate.console.templates import ago, span
 from quorate.state.limits import Freeze
 from quorate.units import moment
 from quorate.watch.finding_store import Findings, NextCall, Observation
-from tests.rigs.console import PASSPHRASE, browser, console, form_with, forms_of
+from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with, forms_of
 
 pytestmark = pytest.mark.anyio
 
@@ -61,9 +61,13 @@ async def test_a_sparkline_and_the_points_of_a_chart_come_from_recorded_load(tmp
             drawn = await person.get(path)
             assert drawn.headers["content-type"] == "image/svg+xml"
             assert "<polyline" in drawn.text, path
-        points = json.loads((await person.get("/series/guest/102?timeframe=day")).text)
-        assert len(points["times"]) == len(points["columns"][0]) > 10
-        assert "cpu %" in points["names"]
+        load = json.loads((await person.get("/series/guest/102?timeframe=day")).text)
+        charts = {chart["title"].partition(" (")[0]: chart for chart in load["charts"]}
+        assert [len(line["values"]) for line in charts["CPU"]["lines"]] == [len(load["times"])]
+        assert len(load["times"]) > 10
+        assert (charts["CPU"]["title"], charts["CPU"]["top"]) == ("CPU (%)", 100), "an idle guest must look idle"
+        assert charts["Memory"]["top"] >= max(filter(None, charts["Memory"]["lines"][0]["values"]))
+        assert [line["label"] for line in charts["Network"]["lines"]] == ["in", "out"]
         assert (await person.get("/series/secret/102")).status_code == 400
 
 
@@ -127,16 +131,18 @@ async def test_policy_explains_a_call_and_lists_the_rules_in_effect(tmp_path):
         assert 108 in quorate.rig.sim.world.guests
 
 
-async def test_freezing_takes_the_passphrase_and_shows_on_every_page(tmp_path):
+async def test_freezing_takes_one_click_and_allowing_changes_again_the_passphrase(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
         page = await person.get("/freeze")
-        refused = await person.submit(form_with(page, action="freeze"), reason="moving", passphrase="wrong wrong wrong")
-        assert refused.status_code == 403
-        assert await Freeze(quorate.rig.app.store).state() is None
-        done = await person.submit(form_with(page, action="freeze"), reason="moving house", passphrase=PASSPHRASE)
+        done = await person.submit(form_with(page, action="freeze"), reason="moving house")
         assert "moving house" in done.text
         assert "All changes are frozen" in (await person.get("/inventory")).text
         assert "frozen" in await quorate.rig.refusal("guest_power", guest="test-vm", action="start")
+        refused = await person.submit(form_with(done, action="unfreeze"), passphrase="wrong wrong wrong")
+        assert refused.status_code == 403
+        assert "not the operator" in refused.text
+        assert form_with(refused, action="unfreeze")
+        assert await Freeze(quorate.rig.app.store).state() is not None
         lifted = await person.submit(form_with(done, action="unfreeze"), passphrase=PASSPHRASE)
         assert "Changes are allowed" in lifted.text
 
@@ -224,3 +230,58 @@ async def test_a_finding_is_acknowledged_from_its_page(tmp_path):
         answer = await person.submit(form, f"/findings/{finding.id}", note="being replaced")
         assert answer.status_code == 200
         assert (await findings.get(finding.id)).note == "being replaced"
+
+
+# -- the overview ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_overview_names_every_reason_why_something_needs_a_person(tmp_path):
+    trouble = Observation("disk-health", "node pve1", "critical", "Disk sda fails", "view", next=NextCall("node_list"))
+    async with console(tmp_path, toolsets=("all", "homelab")) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with browser(quorate, token) as person:
+            assert "Everything is healthy</h1>" in (await person.get()).text
+            await Findings(quorate.rig.app.store).observe("demo", [trouble], lambda _: True)
+            await ask_to_delete(quorate, token)
+            text = (await person.get()).text
+            assert "2 things need you</h1>" in text
+            assert "1 request waits for your answer" in text
+            assert "1 critical finding" in text
+            assert text.index("Waiting for you") < text.index("Disk sda fails") < text.index('aria-label="Node pve1"')
+
+
+async def test_the_overview_shows_the_health_and_the_backups_of_a_cluster_in_a_part_of_its_own(tmp_path):
+    async with console(tmp_path, toolsets=("all",)) as quorate, browser(quorate) as person:
+        part = re.search(r'hx-get="/console(/part/health[^"]*)" hx-trigger="load"', (await person.get()).text)
+        assert part is not None
+        health = (await person.get(part[1])).text
+        assert "guests have no backup" in health
+        assert re.search(r"<b>\d+</b> have no backup", health)
+
+
+async def test_the_overview_of_five_thousand_guests_is_small(tmp_path):
+    async with console(tmp_path, nodes=30, guests=5000) as quorate, browser(quorate) as person:
+        page = await person.get()
+        assert len(page.content) < 100_000
+        assert "more nodes" in page.text
+
+
+async def test_a_silent_cluster_is_shown_as_last_seen(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        assert "docker01" in (await person.get("/inventory")).text
+        quorate.rig.sim.faults.add("latency:60:GET:/cluster/resources")
+        await quorate.rig.clock.advance(180)
+        overview, inventory = (await person.get()).text, (await person.get("/inventory")).text
+        assert "demo does not answer" in overview
+        assert "as of 3 min ago" in overview
+        assert 'aria-label="Node pve1"' in overview
+        assert "docker01" in inventory
+        assert "shown as of 3 min ago" in inventory
+
+
+async def test_the_address_with_a_slash_leads_to_the_console_and_pages_that_are_off_are_not_linked(tmp_path):
+    async with console(tmp_path, toolsets=("cluster",)) as quorate, browser(quorate) as person:
+        page = await person.get("/")
+        assert page.url.path == "/console"
+        assert 'href="/console/map"' not in page.text
+        assert 'href="/console/findings"' not in page.text
