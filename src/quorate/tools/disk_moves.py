@@ -177,7 +177,7 @@ def _obstacle(guest: Guest, key: str, value: str, snapshots: Sequence[str]) -> s
     if owner(volume) != guest.vmid:
         return "it is not named after this guest, and may belong to another one"
     if snapshots:
-        return f"the snapshots {', '.join(snapshots)} need it; delete them, or move it with delete=false"
+        return f"the snapshots {', '.join(snapshots)} need it; delete them, or keep the source"
     if not guest.is_vm and values.bus_of(key) == "unused":
         return "PVE does not move detached volumes of containers; attach it first, or delete it"
     return ""
