@@ -33,5 +33,5 @@ def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
     }  # fmt: skip
     if operation.name in known:
         return known[operation.name]
-    usual = {"guest": running, "node": "pve1", "task": task, "run": PAUSED_RUN}
+    usual = {"guest": running, "node": "pve1", "task": task, "run": PAUSED_RUN, "port": 22}
     return [{name: usual[name] for name in operation.schema().get("required", ())}]

@@ -41,7 +41,8 @@ class Obstacle:
     """What the guest's notes say about it."""
 
     def as_dict(self) -> dict[str, Any]:
-        repair = Advice(self.because or "Preview it with dry_run=true", *self.repairs) if self.repairs else None
+        why = Advice(self.because, *self.repairs) if self.because else Advice("Smallest first", *self.repairs)
+        repair = why if self.repairs else None
         return {
             "cause": self.cause,
             **({"repair": repair} if repair else {}),
