@@ -26,6 +26,7 @@ def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
         "network_list": [{}, {"of": "node", "node": "pve1"}, {"of": "sdn"}],
         "node_inspect": [{"node": "pve1", "aspect": aspect} for aspect in ("services", "updates", "disks")],
         "permission_audit": [{}, {"level": "operate"}],
+        "guest_diff": [{"guest": 108, **old} for old in ({"snapshot": "clean"}, {"other": 107}, {"since": "1d"})],
         "guest_dir_list": [{"guest": running, "path": "/etc"}],
         "guest_file_read": [inside],
         "guest_path_stat": [inside],
