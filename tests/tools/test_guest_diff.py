@@ -62,7 +62,7 @@ async def test_another_guest_is_compared_without_what_always_differs(quorate):
     same, _ = await differences(quorate, guest=clone, other=9000)
     assert not [what for what in same if what.startswith(("disk", "network"))]
     await quorate.facts("firewall_options_set", scope="guest", of=clone, options={"enable": True})
-    await quorate.facts("acl_set", path=f"/vms/{clone}", users=["bob@pve"], roles=["PVEVMUser"])
+    await quorate.facts("acl_set", action="grant", path=f"/vms/{clone}", holders=["bob@pve"], roles=["PVEVMUser"])
     await quorate.facts("guest_configure", guest=clone, cores=3)
     changed, facts = await differences(quorate, guest=clone, other=9000)
     assert changed["setting cores"] == ("2", "3")

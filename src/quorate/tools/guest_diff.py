@@ -298,7 +298,7 @@ def _compare_values(guest: Guest, old: Counterpart, key: str, first: str, second
 
 
 def _neutral(volid: str, vmid: int) -> str:
-    """A volume's name without its guest's id; of a linked clone, only its own part. A template's disk is called base."""
+    """A volume's name without its guest's id and, of a linked clone, its base; a template's disk is called base."""
     storage, _, name = volid.partition(":")
     own = re.sub(rf"(?<=[-:/]){vmid}(?=[-/])", "", name.rpartition("/")[2])
     return f"{storage}:{re.sub(r'^base(vol)?-', lambda match: 'subvol-' if match[1] else 'vm-', own)}"
