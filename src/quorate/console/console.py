@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from quorate import __version__
 from quorate.config.http import HttpSettings
+from quorate.console.actions import action_routes
 from quorate.console.activity import activity_routes, timeline_routes
 from quorate.console.approvals import approval_routes, freeze_routes
 from quorate.console.findings import finding_routes
@@ -165,7 +166,7 @@ class Console(OperatorApi):
         """Address, handler and methods of every page."""
         parts = (
             overview_routes, approval_routes, activity_routes, finding_routes, timeline_routes, inventory_routes,
-            policy_routes, freeze_routes, chart_routes,
+            policy_routes, freeze_routes, chart_routes, action_routes,
         )  # fmt: skip
         pages = [
             (path, self._page(handler), methods or ["GET"])

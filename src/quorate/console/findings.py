@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from quorate.console.login import Person
 from quorate.console.templates import HEADERS, PATH
-from quorate.operations.registry import Table
+from quorate.operations.registry import Risk, Table
 from quorate.problems import Problem
 
 if TYPE_CHECKING:
@@ -48,8 +48,21 @@ def finding_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show_one(request: Request, person: Person) -> Response:
         finding = await services.facts(person, "finding_get", finding=request.path_params["id"])
         return await console.show(
-            request, person, "finding.html", finding=finding, answerable=services.offers(person, "finding_acknowledge")
+            request,
+            person,
+            "finding.html",
+            finding=finding,
+            suggestion=await _suggestion(person, request.path_params["id"]),
+            answerable=services.offers(person, "finding_acknowledge"),
         )
+
+    async def _suggestion(person: Person, number: str) -> str:
+        """The words on the button that makes the suggested call; empty if this person cannot make it."""
+        stored = await services.findings.get(number)
+        tool = stored.seen_as.next.tool if stored is not None else ""
+        if not tool or not services.offers(person, tool):
+            return ""
+        return "Look closer" if services.pipeline.operation(tool).risk is Risk.READ else "See what would fix it"
 
     async def answer(request: Request, person: Person) -> Response:
         form = await console.form(request)

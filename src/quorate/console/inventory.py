@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quorate.console.actions import guest_actions
+from quorate.console.activity import task_title
 from quorate.console.login import Person
 from quorate.console.overview import ClusterRows, describe_node, describe_storages
 from quorate.console.templates import HEADERS, PATH, query
@@ -61,11 +63,12 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
 
     async def show_guest(request: Request, person: Person) -> Response:
         ref, cluster = request.path_params["ref"], request.query_params.get("cluster")
-        where = {"guest": ref, **services.where(request.query_params)}
-        facts = await services.facts(person, "guest_get", **where, detail=True)
-        snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **where)
-        backups, _ = await services.rows_or_problem(person, "backup_list", **where)
-        tasks, _ = await services.rows_or_problem(person, "task_list", **where, limit=HISTORY)
+        where = services.where(request.query_params)
+        of_guest = {"guest": ref, **where}
+        facts = await services.facts(person, "guest_get", **of_guest, detail=True)
+        snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **of_guest)
+        backups, _ = await services.rows_or_problem(person, "backup_list", **of_guest)
+        tasks, _ = await services.rows_or_problem(person, "task_list", **of_guest, limit=HISTORY)
         history = []
         if person.is_operator:
             filters = Filters(target=str(facts.get("vmid", ref)), cluster=cluster)
@@ -79,8 +82,10 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
             cluster=cluster or "",
             snapshots=snapshots,
             backups=backups,
-            tasks=tasks,
+            tasks=[{**task, "title": task_title(task, {})} for task in tasks],
             history=history,
+            actions=guest_actions(lambda tool: services.offers(person, tool), facts),
+            where=query("", where),
         )
 
     async def show_map(request: Request, person: Person) -> Response:

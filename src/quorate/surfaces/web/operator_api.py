@@ -24,6 +24,7 @@ from quorate.config import Access
 from quorate.config.http import HttpSettings
 from quorate.console.templates import PATH as CONSOLE
 from quorate.documents import Unreadable, read_json
+from quorate.pipeline.approval import ApprovalPending
 from quorate.pipeline.redaction import clean
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused
 from quorate.state.approvals import Approval, Approvals, State
@@ -44,6 +45,7 @@ STATUS: tuple[tuple[type[Problem], int], ...] = (
     (PassphraseLocked, 429),
     (PassphraseNotSet, 409),
     (Conflict, 409),
+    (ApprovalPending, 409),
     (Refused, 403),
     (BadArgument, 400),
     (StateUnavailable, 503),

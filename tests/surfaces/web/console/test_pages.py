@@ -169,7 +169,8 @@ async def test_tasks_are_listed_and_open_to_their_log(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
         await quorate.rig.call("guest_power", guest="test-vm", action="start")
         page = (await person.get("/activity")).text
-        task = re.search(r'href="/console(/tasks/[^"]+)">qmstart', page)
+        task = re.search(r'href="/console(/tasks/[^"]+)">VM 108 test-vm: start<', page)
+        assert "CT 202 nextcloud: back up" in page
         assert task is not None
         assert "OK" in (await person.get(task[1])).text
 
@@ -285,3 +286,76 @@ async def test_the_address_with_a_slash_leads_to_the_console_and_pages_that_are_
         assert page.url.path == "/console"
         assert 'href="/console/map"' not in page.text
         assert 'href="/console/findings"' not in page.text
+
+
+# -- buttons -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_button_on_a_guests_page_shows_the_plan_and_then_carries_it_out(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        page = (await person.get("/guests/108")).text
+        assert 'href="/console/guests/108/start"' in page
+        assert 'href="/console/guests/108/shutdown"' not in page, "it is stopped"
+        plan = await person.get("/guests/108/start")
+        assert "Start vm 108 test-vm" in plan.text
+        assert "POST /nodes/pve1/qemu/108/status/start" in plan.text
+        assert quorate.rig.sim.world.guests[108].status == "stopped", "a plan changes nothing"
+        done = await person.submit(_confirmation(plan), "/guests/108/start")
+        assert done.url.path.startswith("/console/tasks/UPID:pve1:")
+        entry = quorate.rig.audit()[-1]
+        assert (entry["tool"], entry["arguments"]["guest"], entry["dry_run"]) == ("guest_power", "108", False)
+
+
+async def test_a_button_waits_for_approval_where_changes_need_it(tmp_path):
+    async with console(tmp_path, approve_changes=True) as quorate, browser(quorate) as person:
+        plan = await person.get("/guests/108/snapshot")
+        refused = await person.submit(_confirmation(plan), "/guests/108/snapshot")
+        assert refused.status_code == 409
+        assert "1 request waits for your answer" in (await person.get()).text
+        before = set(quorate.rig.sim.world.guests[108].snapshots)
+        request = re.search(r'href="/console(/approvals/[^"]+)">Answer', refused.text)
+        assert request is not None
+        await quorate.rig.clock.advance(5)
+        approval = form_with(await person.get(request[1]), decision="approve")
+        await person.submit(approval, word="test-vm", passphrase=PASSPHRASE)
+        done = await person.submit(_confirmation(refused), "/guests/108/snapshot")
+        assert done.url.path.startswith("/console/tasks/UPID:pve1:")
+        [name] = set(quorate.rig.sim.world.guests[108].snapshots) - before
+        assert name in plan.text
+
+
+async def test_a_token_that_may_only_read_gets_no_buttons_and_no_action(tmp_path):
+    async with console(tmp_path) as quorate:
+        await quorate.token("alice", "admin")
+        reader = await quorate.token("bob", "read")
+        async with browser(quorate, reader) as person:
+            page = await person.get("/guests/108")
+            assert "/guests/108/start" not in page.text
+            form = form_with(page)
+            form.action = "/console/guests/108/start"
+            assert (await person.submit(form)).status_code in (403, 404)
+            assert quorate.rig.sim.world.guests[108].status == "stopped"
+
+
+async def test_a_finding_offers_its_call_as_a_button_with_the_plan_first(tmp_path):
+    stopped = Observation(
+        "guest-down", "guest 108", "warning", "test-vm is stopped", "view",
+        next=NextCall("guest_power", {"guest": 108, "action": "start"}),
+    )  # fmt: skip
+    async with console(tmp_path, toolsets=("all", "homelab")) as quorate, browser(quorate) as person:
+        findings = Findings(quorate.rig.app.store)
+        await findings.observe("demo", [stopped], lambda _: True)
+        (finding,) = await findings.open()
+        page = await person.get(f"/findings/{finding.id}")
+        assert "See what would fix it" in page.text
+        plan = await person.get(f"/findings/{finding.id}/next")
+        assert "Start vm 108 test-vm" in plan.text
+        await person.submit(_confirmation(plan), f"/findings/{finding.id}/next")
+        assert [(entry["tool"], entry["dry_run"]) for entry in quorate.rig.audit()] == [
+            ("guest_power", True), ("guest_power", False),
+        ]  # fmt: skip
+
+
+def _confirmation(page):
+    """The form that carries the plan out."""
+    return next(form for form in forms_of(page) if not form.action and "csrf" in form.fields)
