@@ -42,8 +42,7 @@ _BELONGS_TO = {
     risk=Risk.CHANGE,
     exemptions=(MOVING,),
     search_words=(
-        "everything several guest once mass shutdown stop start tag snapshot together lab empty evacuate storage move "
-        "disks off"
+        "everything several guest once mass shutdown stop start tag snapshot together lab move all disks off a storage"
     ),
     example="action=shutdown tag=lab",
     elsewhere={"delete": tools.guest_delete, "destroy": tools.guest_delete, "stop": tools.guest_stop},
