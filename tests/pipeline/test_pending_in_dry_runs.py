@@ -1,12 +1,14 @@
 """A dry run says what would wait for a restart, and afterwards exactly that waits."""
 
+from typing import Any
+
 import pytest
 
 pytestmark = pytest.mark.anyio
 
 VM, STOPPED_VM, CT = 102, 108, 201
 
-CHANGES = {
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "cores and memory of a VM": ("guest_configure", {"guest": VM, "cores": 2, "memory": 4096}),
     "a name and start at boot": ("guest_configure", {"guest": VM, "name": "other", "onboot": True}),
     "the type of CPU next to notes": ("guest_configure", {"guest": VM, "cpu": "host", "description": "x"}),
