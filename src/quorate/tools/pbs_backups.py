@@ -26,7 +26,7 @@ from quorate.tools.backup_servers import (
     server_action,
     visible_backups,
 )
-from quorate.tools.backups import SECRET_OPTIONS, parse_config
+from quorate.tools.backups import SECRET_OPTIONS, head_of, parse_config
 from quorate.tools.pbs import DAY, describe_backups
 from quorate.tools.pbs_maintenance import CHANGED, PRUNES, SHOWN, describe_loss
 from quorate.units import Quantity, count_of, duration, moment, size, yes
@@ -168,7 +168,7 @@ async def _read_config(server: BackupServer, backup: Backup) -> dict[str, Any]:
         )
     except Problem as problem:
         return {"configuration": f"not readable: {problem}"}
-    options = parse_config(content.decode("utf-8", "replace"))
+    options = parse_config(head_of(content.decode("utf-8", "replace")))
     return {"configuration": {key: value for key, value in options.items() if key not in SECRET_OPTIONS}}
 
 
