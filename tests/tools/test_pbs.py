@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from pve_simulator.pbs.datastores import vm_snapshot
 from quorate.config.policy import Policy, Rule
 from quorate.pve.connection import Secret, Token, Trust
 from tests.rigs.backup_server import BackupRig, add_token, backup_rig, settings_of
@@ -235,3 +237,28 @@ async def test_backups_of_guests_that_a_rule_hides_are_not_listed(tmp_path: Path
         text = await quorate.refusal("pbs_backup_get", backup="vm/100", datastore="store1")
     assert not [row for row in rows if row["backup"].startswith("vm/100/")]
     assert "is refused by the rule 'private'" in text
+
+
+# -- the same backups as the cluster sees them -------------------------------------------------------------------------
+
+
+async def test_a_backup_of_the_cluster_shows_what_its_backup_server_knows(quorate: BackupRig) -> None:
+    assert quorate.pbs is not None
+    storage = quorate.sim.world.storages["pbs"]
+    storage.config |= {"fingerprint": quorate.pbs.fingerprint, "datastore": "store1"}
+    row = next(row for row in await quorate.rows("backup_list", storage="pbs") if row["type"] == "vm")
+    shown = await quorate.facts("backup_show", backup=row["backup"])
+    assert "There is no backup" in shown["backup_server"]["not_read"]
+    kind, vmid, when = row["backup"].rpartition("backup/")[2].split("/")
+    time = int(datetime.strptime(when, "%Y-%m-%dT%H:%M:%S%z").timestamp())
+    quorate.store.add(vm_snapshot(vmid, time, "name: web\n", {"drive-scsi0": 1 << 20}), owner="root@pam!backup")
+    await quorate.facts("pbs_verify", datastore="store1", backup=f"{kind}/{vmid}/{when}")
+    shown = await quorate.facts("backup_show", backup=row["backup"])
+    assert shown["backup_server"]["server"] == "vault"
+    assert shown["backup_server"]["verified"] == "ok"
+    assert ":verify_snapshot:" in shown["backup_server"]["verified_by"]
+
+
+async def test_a_storage_elsewhere_is_not_taken_for_a_backup_server(quorate: BackupRig) -> None:
+    row = next(row for row in await quorate.rows("backup_list", storage="pbs") if row["type"] == "vm")
+    assert "backup_server" not in await quorate.facts("backup_show", backup=row["backup"])

@@ -17,7 +17,6 @@ from quorate.homelab.host import Host, Hosts, address_to_host, resolve_jumps
 from quorate.homelab.secrets import Secrets
 from quorate.homelab.shells import Shells
 from quorate.inside.jobs import JobBook, JobRecord
-from quorate.pbs.server import BackupServer
 from quorate.problems import NotConfigured, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster, Neighbors
 from quorate.pve.connection import Clock, SystemClock
@@ -28,6 +27,7 @@ from quorate.state.store import Records, Store
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login  # which uses this class
+    from quorate.pbs.server import BackupServer
 
 PROBES_AT_ONCE = 128
 """Connections of all scans together: a server without free file handles cannot serve or write."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from quorate.hints import NAMED, Advice, see, tools
 from quorate.pbs.client import BackupTask, PbsClient, grant_advice
@@ -154,6 +155,8 @@ class BackupServer:
         self.name = name
         self.clock: Clock = clock or SystemClock()
         self.client = PbsClient(connection, clock=self.clock)
+        self.host = (urlsplit(connection.endpoints[0]).hostname or "").lower()
+        self.fingerprint = (connection.trust.fingerprint or "").replace(":", "").lower()
 
     def secrets(self) -> list[str]:
         return self.client.secrets()
@@ -276,6 +279,10 @@ class BackupServer:
                 next_step=see("List the backups", tools.pbs_backup_list(server=self.name, datastore=store)),
             )
         return matching[0]
+
+    async def find_named(self, store: str, namespace: str, name: str) -> Backup:
+        """The same by its name, such as vm/100/2025-01-01T00:00:00Z."""
+        return await self.find_backup(store, namespace, Group.parse(name))
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
