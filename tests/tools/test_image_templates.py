@@ -129,7 +129,7 @@ async def test_a_file_of_a_storage_is_imported_without_a_download(quorate):
 async def test_an_unknown_image_is_refused_with_those_that_exist(quorate):
     refused = await quorate.refusal("image_to_template", image="debian-31")
     assert "Did you mean" in refused
-    assert "fedora-42" in await quorate.refusal("image_to_template", image="plan9")
+    assert "fedora-43" in await quorate.refusal("image_to_template", image="plan9")
 
 
 @pytest.mark.quorate(more=KNOWN, access=Access.OPERATE, approval=Approval.ASK)
