@@ -237,6 +237,8 @@ def build(
         command_rules=settings.command_rules,
         needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
     )
+    for cluster in clusters:
+        cluster.attach(home.secret_store)
     sites = make_sites(settings, clusters, home)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
     pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds, upload_dirs=settings.upload_dirs)
