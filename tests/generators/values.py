@@ -113,7 +113,7 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "privileges": st.just(["VM.Audit", "VM.PowerMgmt"]),
         "sdn_change.tag": st.integers(1, 4094), "data": st.just(base64.b64encode(CONTENT).decode()),
         "group": st.just("g1"), "ha_remove.rule": st.just("near"), "limit": st.integers(20, 100), "params": st.just({}),
-        "timeout": st.integers(1, 600), "offset": st.just(0),
+        "timeout": st.integers(1, 600), "offset": st.just(0), "older_than": pick(["1s", "1d"]),
         # -- runs
         "run": st.just(PAUSED_RUN), "run_return.run": st.just(ENDED_RUN),
         "at": st.just(moment(world.clock.now() + 86_400)), "window": pick(["22:00-05:00", "Sat,Sun 00:00-24:00"]),
