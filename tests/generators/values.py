@@ -44,6 +44,8 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "backup_prune.storage": st.just("pbs"), "guest_bulk.storage": pick(["nas", "pbs"]),
         "image_download.storage": pick(["local", "nas"]), "image_upload.storage": pick(["local", "nas"]),
         "target_storage": pick(["local-lvm", "tank", "nas"]),
+        "wait_for": st.none(),  # it would wait for a guest that nothing installs
+        "older_than": st.just("1m"), "guest_clone.disk": st.just("64G"), "backup_job_set.tag": st.none(),
         # -- texts
         "name": words, "hostname": words, "description": st.text("abc äöü\n%&=,;", max_size=20), "comment": words,
         "notes": pick(["{{guestname}} by hand", "plain"]), "snapshot": pick(["alpha", "beta_2"]),
@@ -113,7 +115,7 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "privileges": st.just(["VM.Audit", "VM.PowerMgmt"]),
         "sdn_change.tag": st.integers(1, 4094), "data": st.just(base64.b64encode(CONTENT).decode()),
         "group": st.just("g1"), "ha_remove.rule": st.just("near"), "limit": st.integers(20, 100), "params": st.just({}),
-        "timeout": st.integers(1, 600), "offset": st.just(0), "older_than": pick(["1s", "1d"]),
+        "timeout": st.integers(1, 600), "offset": st.just(0),
         # -- runs
         "run": st.just(PAUSED_RUN), "run_return.run": st.just(ENDED_RUN),
         "at": st.just(moment(world.clock.now() + 86_400)), "window": pick(["22:00-05:00", "Sat,Sun 00:00-24:00"]),

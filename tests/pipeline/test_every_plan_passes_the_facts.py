@@ -34,10 +34,7 @@ NO_PLAN = {("8.4", "ha_rule_set"): "PVE 8 has HA groups instead"}
 RISKIER: dict[str, set[str]] = {"disk_change": {"options"}, "disk_add": {"options"}}
 """Arguments that may end the tool's exemption, as options that discard what is written to a disk do."""
 
-_NO_TAGS = {"tag": "PVE has no jobs by tag; the refusal says what to do instead"}
 NEVER_PLANNED = {
-    ("8.4", "backup_job_set"): _NO_TAGS,
-    ("9.2", "backup_job_set"): _NO_TAGS,
     ("8.4", "ha_remove"): {"rule": "PVE 8 has no HA rules"},
     ("8.4", "ha_rule_set"): dict.fromkeys(
         ("comment", "enabled", "guests", "kind", "nodes", "rule", "strict"), "PVE 8 has HA groups instead"
