@@ -123,17 +123,6 @@ async def test_both_versions_of_pve_take_the_whole_plan(tmp_path, version):
         assert ct.config["unprivileged"] == 1
 
 
-async def test_a_taken_id_is_refused_with_the_name_of_its_holder_and_a_free_one(tmp_path):
-    async with rig(tmp_path) as quorate:
-        before = dict(quorate.sim.world.guests)
-        free = quorate.sim.world.next_free_vmid()
-        text = await quorate.refusal("container_create", template="debian-13", vmid=200)
-        assert "The vmid 200 is taken" in text
-        assert "pihole" in text
-        assert f"such as {free}" in text
-        assert quorate.sim.world.guests == before
-
-
 async def test_an_id_claimed_during_the_download_is_replaced_and_nothing_is_downloaded_twice(tmp_path):
     async with rig(tmp_path) as quorate, second_server(quorate, tmp_path / "other.jsonl") as other:
         answers = await asyncio.gather(

@@ -229,16 +229,20 @@ async def test_both_versions_of_pve_take_the_whole_plan(tmp_path, version):
 # -- numbers and races -------------------------------------------------------------------------------------------------
 
 
-async def test_a_taken_id_is_refused_with_the_name_of_its_holder_and_a_free_one(tmp_path):
+@pytest.mark.parametrize(
+    ("tool", "arguments", "holder"),
+    [
+        ("vm_create", {"name": "web", "vmid": 101}, "homeassistant"),
+        ("container_create", {"template": "debian-13", "vmid": 200}, "pihole"),
+    ],
+)
+async def test_a_taken_id_is_refused_with_the_name_of_its_holder_and_a_free_one(tmp_path, tool, arguments, holder):
     async with rig(tmp_path) as quorate:
         before = dict(quorate.sim.world.guests)
         free = quorate.sim.world.next_free_vmid()
-        text = await quorate.refusal("vm_create", name="web", vmid=101)
-        assert "The vmid 101 is taken" in text
-        assert "homeassistant" in text
-        assert f"such as {free}" in text
+        await quorate.refuses(tool, [f"The vmid {arguments['vmid']} is taken", holder, f"such as {free}"], **arguments)
         assert quorate.sim.world.guests == before
-        assert "100 to 999999999" in await quorate.refusal("vm_create", vmid=99)
+        assert "100 to 999999999" in await quorate.refusal(tool, **{**arguments, "vmid": 99})
 
 
 async def test_many_at_once_get_an_id_each(tmp_path):
