@@ -211,8 +211,7 @@ def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
 
 def approval_settings_of(settings: Settings) -> ApprovalSettings:
     page = f"{settings.http.url}/console" if settings.http else ""
-    elsewhere = "" if settings.state == usual_state() or "://" in settings.state else settings.state
-    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, elsewhere=elsewhere)
+    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, state=settings.state)
 
 
 def with_public_url(settings: Settings) -> WatchSettings:
