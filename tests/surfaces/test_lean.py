@@ -328,7 +328,7 @@ async def test_with_several_clusters_an_operation_takes_one_of_them(tmp_path):
             "pve_change", operation="guest_power", arguments={"guest": "lab/scratch", "action": "start"}
         )
         assert done["cluster"] == "lab"
-        assert quorate.writes("prod") == []
+        assert quorate.writes_to("prod") == []
 
 
 @pytest.mark.parametrize("name", ["tool", "name", "operation_name", "op", "command"])
