@@ -18,6 +18,7 @@ from quorate.config import Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.clusters import GuestDefaults
 from quorate.config.files import usual_audit_file, usual_state
 from quorate.config.homelab import HomelabSettings
+from quorate.config.images import ImageCatalog
 from quorate.homelab.homelab import Homelab, job_book
 from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
@@ -267,7 +268,7 @@ def _cluster(
         clock=clock,
         ssh=SshAccess(cluster.ssh),
         command_rules=settings.command_rules,
-        attachments=(*attachments, Freeze(store), job_book(store)),
+        attachments=(*attachments, Freeze(store), job_book(store), ImageCatalog(settings.image_catalog)),
     )
 
 
