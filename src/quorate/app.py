@@ -214,8 +214,7 @@ def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
 
 def approval_settings_of(settings: Settings) -> ApprovalSettings:
     page = f"{settings.http.url}/console" if settings.http else ""
-    elsewhere = "" if settings.state == usual_state() or "://" in settings.state else settings.state
-    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, elsewhere=elsewhere)
+    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, state=settings.state)
 
 
 def with_public_url(settings: Settings) -> WatchSettings:
@@ -244,6 +243,8 @@ def build(
         needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
         backup_servers=backup_servers,
     )
+    for cluster in clusters:
+        cluster.attach(home.secret_store)
     sites = make_sites(settings, clusters, home)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
     pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds, upload_dirs=settings.upload_dirs)
