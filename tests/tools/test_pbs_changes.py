@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
+from pve_simulator.clock import ManualClock
 from quorate.config import Access, Approval
 from quorate.config.policy import Policy, Rule
 from quorate.pipeline.approval import READING_SECONDS
@@ -368,13 +369,15 @@ async def test_a_person_sees_what_is_deleted_and_types_its_name(
     tmp_path: Path, tool: str, arguments: dict[str, Any], word: str, shown: str
 ) -> None:
     questions: list[str] = []
+    clocks: list[ManualClock] = []
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         questions.append(params.message)
-        await quorate.clock.advance(READING_SECONDS)
+        await clocks[0].advance(READING_SECONDS)
         return ElicitResult(action="accept", content={"typed": word})
 
     async with backup_rig(tmp_path, approval=Approval.ASK, elicitation=answer) as quorate:
+        clocks.append(quorate.clock)
         quorate.store.namespaces["prod"]["ct", "102"].in_order()[0].protected = False
         newest = quorate.store.namespaces[""]["vm", "100"].in_order()[-1]
         quorate.store.add(replace(newest, id="999"), owner="root@pam!backup")

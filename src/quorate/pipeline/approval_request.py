@@ -273,7 +273,7 @@ def refuse_given_secrets(summary: str, texts: Iterable[str], hides: Callable[[st
 
 
 async def _targets(backend: Backend, plan: Plan, reach: Sequence[tuple[Backend, Sequence[Subject]]]) -> list[str]:
-    """Everything that the calls reach, each once; guests with their state, except those whose backups are meant."""
+    """Everything that the calls reach, each once; guests of a cluster with their state."""
     reached = [(place, subject) for place, subjects in reach for subject in subjects]
     guests = {
         (place.name, subject.id): place for place, subject in reached if subject.kind == GUEST and place.endpoints
