@@ -95,7 +95,7 @@ async def test_three_faults_at_once_are_repaired_and_the_guest_starts(quorate, a
 
 
 async def test_yesterdays_change_is_found_and_undone_next_to_todays(quorate, agent):
-    """Since the last backup a VM got less memory, another VLAN and other notes. Before: 6 calls (the guest, its backups,
+    """A VM got less memory, another VLAN and other notes. Before: 6 calls (the guest, its backups,
     the backup, its notes by a raw call, 2 changes), now 3."""
     before = dict(quorate.sim.world.guests[108].config)
     await quorate.facts("guest_configure", guest=108, description="call Ada before you touch it")
