@@ -57,10 +57,12 @@ async def guest_renumber(
     config: dict[str, Any] = await old.get("config")
     await _refuse_impossible(old, config)
     state = await state_of(old)
-    if state not in ("running", "stopped") or (state == "running" and not restart):
+    if state != "stopped" and not (state == "running" and restart):
         raise Conflict(
             f"{old} is {state}, and only a stopped guest can be renumbered",
-            next_step=Advice("Give {restart} to shut it down and start it again", restart=True),
+            next_step=Advice("Give {restart} to shut it down and start it again", restart=True)
+            if state == "running"
+            else Advice("Resume it first", tools.guest_power(guest=old.vmid, action="resume")),
         )
     around, new_vmid = await asyncio.gather(_read_surroundings(pve, old), choose_vmid(pve, vmid))
     lost = [*_lost_options(pve, old, config), *around.not_read]
