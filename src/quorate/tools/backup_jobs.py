@@ -199,7 +199,7 @@ async def _no_job_by_tag(pve: Cluster, tag: str) -> BadArgument:
             Advice("Put them into a pool and give {pool}", tools.pool_set(pool=tag, add_guests=vmids), pool=tag),
             Advice(f"name them with {{guest}}, without those that get the tag later{other_pools}", guest=vmids),
             Advice(
-                "or run this from a timer of this machine with `quorate call`",
+                "run this from a timer of this machine with `quorate call`",
                 tools.guest_bulk(action="backup", tag=tag),
             ),
         ),
