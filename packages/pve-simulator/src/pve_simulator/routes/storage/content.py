@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Any
 
@@ -202,77 +201,6 @@ def _copying(world: World, node: str, source: str, target_node: str, target: str
         context.log(f"DEBUG: end worker {upid}")
 
     return work
-
-
-_FILE_RESTORE = "/nodes/{node}/storage/{storage}/file-restore"
-_ROOT_DIRECTORIES = ("bin", "boot", "etc", "home", "opt", "root", "srv", "usr", "var")
-
-
-@route(f"GET {_FILE_RESTORE}/list")
-def list_files(call: Call) -> list[dict[str, Any]]:
-    _, volume = _snapshot(call)
-    path = _decode_path(call.params["filepath"])
-    if path in ("", "/"):
-        return [_row("/", name, leaf=False) for name in _archive_names(call, volume)]
-    parts = [part for part in path.split("/") if part]
-    if parts[0] not in _archive_names(call, volume):
-        raise failure(f"no such archive '{parts[0]}' in the backup")
-    if len(parts) == 1:
-        return [_row(f"/{parts[0]}/", name, leaf=False) for name in _ROOT_DIRECTORIES]
-    if len(parts) == 2 and parts[1] == "etc":
-        return [_row(f"/{parts[0]}/etc/", name, leaf=True) for name in ("hostname", "hosts", "os-release")]
-    return []
-
-
-@route(f"GET {_FILE_RESTORE}/download")
-def download(call: Call) -> str:
-    """The simulated backup server lists files but has no data."""
-    storage, _ = _snapshot(call)
-    server = storage.config.get("server", "localhost")
-    reason = "tcp connect error: Connection refused (os error 111)"
-    raise failure(f"proxmox-file-restore failed: Error: error connecting to https://{server}:8007/ - {reason}")
-
-
-def _snapshot(call: Call) -> tuple[Storage, Volume]:
-    """The backup of the call; only Proxmox Backup Server supports looking inside."""
-    name = call.params["volume"]
-    volid = name if ":" in name else f"{call.values['storage']}:backup/{name}"
-    storage, parsed = volume_access.check_access(call, volume_access.full_volid(call.values["storage"], volid))
-    if storage.type != "pbs":
-        raise bad_parameters({"storage": "Only PBS storages supported for file-restore."})
-    if parsed.vmid is not None:
-        call.require(f"/vms/{parsed.vmid}", "VM.Backup")
-    return storage, volumes.existing(call.world, call.node, volid)
-
-
-def _archive_names(call: Call, volume: Volume) -> list[str]:
-    archive = archives.open_archive(call.world, volume)
-    if archive.kind == "lxc":
-        return ["root.pxar.didx"]
-    return [f"drive-{drive.key}.img.fidx" for drive in archive.drives()]
-
-
-def _decode_path(text: str) -> str:
-    """Decode a base64 path; `/` is plain."""
-    if text == "/":
-        return text
-    try:
-        return base64.b64decode(text, validate=True).decode()
-    except ValueError as error:
-        raise failure("failed base64-decoding path") from error
-
-
-def _row(parent: str, name: str, *, leaf: bool) -> dict[str, Any]:
-    full = f"{parent}{name}".encode()
-    row: dict[str, Any] = {
-        "filepath": base64.b64encode(full).decode(),
-        "text": name,
-        "type": "f" if leaf else "v" if parent == "/" else "d",
-        "leaf": int(leaf),
-    }
-    if leaf:
-        row |= {"size": 220, "mtime": 1_736_500_000}
-    return row
 
 
 @route("GET /nodes/{node}/storage/{storage}/import-metadata")
