@@ -9,9 +9,12 @@ from pve_simulator.access.directory import Token, User
 from quorate.config import Access
 from quorate.operations.privileges import CALLS, IN_CODE, LEVELS
 from quorate.operations.registry import TOOLSETS
+from quorate.problems import PermissionMissing
 from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
+
+DEBIAN = "local:vztmpl/debian-13-standard_13.1-2_amd64.tar.zst"
 
 
 def newcomer(quorate, *, privsep=True):
@@ -111,6 +114,16 @@ async def test_what_a_tool_call_needs_is_found_by_planning_it(tmp_path, tool, ar
         ("user_set", {"user": "erin@pve"}),
         ("firewall_rule_set", {"scope": "guest", "of": 102, "type": "in", "action": "DROP"}),
         ("firewall_options_set", {"scope": "cluster", "policy_in": "DROP", "enable": True}),
+        ("vm_create", {"name": "new1", "node": "pve1", "pool": "lab", "storage": "local-lvm", "networks": ["vmbr0"]}),
+        ("vm_create", {"name": "new1", "node": "pve1", "storage": "local-lvm", "cloud_init": {"user": "x"}}),
+        ("container_create", {"template": DEBIAN, "node": "pve1", "storage": "local-lvm"}),
+        ("guest_configure", {"guest": 108, "memory": "2G", "cores": 3, "description": "x"}),
+        ("disk_add", {"guest": 108, "size": "1G", "storage": "local-lvm"}),
+        ("disk_change", {"guest": 108, "action": "move", "disk": "scsi0", "storage": "tank", "delete": False}),
+        ("guest_clone", {"guest": 108, "name": "copy", "storage": "tank", "full": True}),
+        ("guest_delete", {"guest": 108}),
+        ("backup_create", {"guest": 108, "storage": "nas"}),
+        ("snapshot_create", {"guest": 108, "name": "before"}),
     ],
 )
 async def test_after_the_commands_were_run_the_tool_works_for_that_token(tmp_path, tool, arguments, privsep):
@@ -122,9 +135,89 @@ async def test_after_the_commands_were_run_the_tool_works_for_that_token(tmp_pat
         assert any("--tokens" in command for command in answer["commands"]) == privsep
         run_on_a_node(quorate, answer["commands"])
         again = await quorate.facts("permission_audit", who=who, tool=tool, arguments=arguments)
-        assert again["allowed"] is True
+        assert again["allowed"] is True, again
         async with second_server(quorate, tmp_path / "after.jsonl", token=who) as granted:
             await granted.facts(tool, **arguments)
+
+
+MAKING_A_VM = {
+    "/pool/lab": {
+        *("VM.Audit", "VM.Allocate", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory"),
+        *("VM.Config.Network", "VM.Config.Options", "Pool.Audit"),
+    },
+    "/storage/local-lvm": {"Datastore.AllocateSpace"},
+    "/sdn/zones/localnetwork/vmbr0": {"SDN.Use"},
+}
+A_VM = {"name": "new1", "node": "pve1", "pool": "lab", "storage": "local-lvm", "networks": ["vmbr0"]}
+
+
+def set_grants(quorate, who, privileges_by_path):
+    access = quorate.sim.world.access
+    for number, (path, privileges) in enumerate(privileges_by_path.items()):
+        access.custom_roles[f"Narrow{number}"] = frozenset(privileges)
+        access.grant(path, f"Narrow{number}", who)
+
+
+async def test_a_token_that_can_create_a_vm_is_not_advised_to_get_more(tmp_path):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate, privsep=False)
+        set_grants(quorate, "new@pve", MAKING_A_VM)
+        async with second_server(quorate, tmp_path / "weak.jsonl", token=who) as weak:
+            own = await weak.facts("permission_audit", tool="vm_create", arguments=A_VM)
+            assert own == {"who": who, "plan": "Create vm 110 new1 on pve1", "allowed": True}
+            seen_by_root = await quorate.facts("permission_audit", who=who, tool="vm_create", arguments=A_VM)
+            assert seen_by_root["allowed"] is True
+            assert "privileges are checked" in (await weak.facts("vm_create", dry_run=True, **A_VM))["next"]
+            await weak.facts("vm_create", **A_VM)
+
+
+@pytest.mark.parametrize(
+    ("path", "privilege"),
+    [
+        (path, privilege)
+        for path, privileges in MAKING_A_VM.items()
+        for privilege in sorted(privileges - {"VM.Audit", "Pool.Audit"})
+    ],
+)
+async def test_audit_dry_run_and_pve_agree_on_each_privilege_that_a_new_vm_needs(tmp_path, path, privilege):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate, privsep=False)
+        fewer = {at: privileges - {privilege} if at == path else privileges for at, privileges in MAKING_A_VM.items()}
+        set_grants(quorate, "new@pve", fewer)
+        audit = await quorate.facts("permission_audit", who=who, tool="vm_create", arguments=A_VM)
+        assert {row["path"]: row["privileges"] for row in audit["missing"]} == {path: [privilege]}
+        async with second_server(quorate, tmp_path / "weak.jsonl", token=who) as weak:
+            mark = len(quorate.sim.requests)
+            if privilege != "Datastore.AllocateSpace":  # without it, no storage can be chosen
+                refusal = await weak.refusal("vm_create", **A_VM)
+                assert f"{privilege} on {path}" in refusal
+            assert all(method == "GET" for method, _ in quorate.requests_since(mark))
+            with pytest.raises(PermissionMissing):
+                await weak.write(
+                    "POST",
+                    "/nodes/pve1/qemu",
+                    {
+                        "vmid": 110, "name": "new1", "cores": 2, "memory": 2048, "scsihw": "virtio-scsi-single",
+                        "pool": "lab", "scsi0": "local-lvm:32", "net0": "virtio,bridge=vmbr0", "boot": "order=scsi0",
+                    },
+                )  # fmt: skip
+
+
+async def test_a_change_that_the_state_of_its_guest_prevents_now_is_audited_and_that_is_said(tmp_path):
+    async with rig(tmp_path) as quorate:
+        who = newcomer(quorate)
+        audit = await quorate.facts("permission_audit", who=who, tool="guest_delete", arguments={"guest": 102})
+        assert audit["missing"][0]["path"] == "/vms/102"
+        assert audit["missing"][0]["privileges"] == ["VM.Allocate", "VM.Audit"]
+        assert "refused now, whatever the privileges: vm 102 docker01 is running" in " ".join(audit["notes"])
+        await quorate.write("PUT", "/nodes/pve1/qemu/102/config", {"protection": 1})
+        own = await quorate.facts("permission_audit", tool="guest_delete", arguments={"guest": 102, "stop": True})
+        assert own["allowed"] is True
+        assert "vm 102 docker01 is protected against deletion" in own["notes"][0]
+        moved = {"guest": 108, "action": "move", "disk": "scsi0", "storage": "tank"}
+        other = await quorate.facts("permission_audit", tool="disk_change", arguments=moved)
+        assert other["allowed"] == "unknown"
+        assert "cannot be planned as things are" in other["notes"][0]
 
 
 async def test_the_commands_take_nothing_away(tmp_path):
@@ -196,7 +289,7 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
         async with second_server(quorate, tmp_path / "weak.jsonl", token=who) as weak:
             answer = await weak.facts("permission_audit", tool="node_get", arguments={"node": "pve1"})
             assert answer["missing"][0]["path"] == "/nodes/pve1"
-            assert "own privileges are not sufficient" in answer["note"]
+            assert "own privileges are not sufficient" in answer["notes"][0]
             assert any("--users 'new@pve'" in line for line in answer["commands"])  # it bounds its token
             assert "Sys.Audit" in await weak.refusal("permission_audit", who="bob@pve")
 

@@ -11,7 +11,6 @@ from typing import Any
 from quorate.hints import Advice, ArgumentHint, Sentence, tools
 from quorate.problems import (
     BadArgument,
-    Conflict,
     NotFound,
     ParameterRejected,
     PermissionMissing,
@@ -178,7 +177,7 @@ def refuse_locked(guest: Guest, status: Mapping[str, Any], *tolerated: str) -> N
             tools.task_wait,
         )
     )
-    raise Conflict(f"{guest} is locked ({lock})", next_step=way_out)
+    guest.cluster.obstruct(f"{guest} is locked ({lock})", next_step=way_out)
 
 
 NEWEST_ONLY = ("zfspool", "zfs")

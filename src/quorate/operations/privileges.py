@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pve_schema.schema import Facts
-from quorate.pve.privileges import Has, Need, fill_in, missing, needs, root_only
+from quorate.operations.option_privileges import CodeNeeds, needs_in_code
+from quorate.pve.privileges import Has, Need, fill_in, is_decisive, lacking_of, missing, needs, root_only
 
 LEVELS: Final = ("read", "operate", "admin")
+ROOT: Final = "root@pam"
 
 _GUEST: Final = "/nodes/{node}/qemu/{vmid}"
 _STORAGE: Final = "/nodes/{node}/storage/{storage}"
@@ -181,10 +183,59 @@ class NeededCall:
     method: str
     template: str
     values: Mapping[str, Any]
+    """The values of its path and its parameters."""
+    representative: bool = False
+    """It stands for all calls to its endpoint, so that whatever these may need counts."""
 
     @property
     def name(self) -> str:
         return f"{self.method} {self.template}"
+
+    @property
+    def checked_in_code(self) -> CodeNeeds | None:
+        return None if self.representative else needs_in_code(self.method, self.template, self.values)
+
+
+# -- one call, as the preflight and the audit check it -----------------------------------------------------------------
+
+
+def call_needs(facts: Facts, call: NeededCall) -> list[Need]:
+    """Every check that PVE makes for this call, as far as privileges decide, whether or not all have to pass."""
+    in_code = call.checked_in_code
+    declared = needs(facts.endpoint(call.method, call.template).permission, call.values)
+    return declared + [need for row in (in_code.rows if in_code else ()) for need in row]
+
+
+def missing_needs(facts: Facts, call: NeededCall, has: Has) -> list[Need]:
+    """What has to be granted before PVE accepts this call; of several alternatives, what lacks least."""
+    in_code = call.checked_in_code
+    lacking = [
+        need
+        for row in (in_code.rows if in_code else ())
+        for need in min((lacking_of(need, has) for need in row), key=_count_privileges)
+    ]
+    declared = missing(facts.endpoint(call.method, call.template).permission, call.values, has)
+    return list(dict.fromkeys([*(need for need in declared if not _is_covered(need, lacking)), *lacking]))
+
+
+def _count_privileges(needs: Sequence[Need]) -> int:
+    return sum(len(need.privileges) for need in needs)
+
+
+def _is_covered(declared: Need, lacking: Sequence[Need]) -> bool:
+    """PVE lets in who may set some option, then asks for the privileges of the options that are set."""
+    return declared.any_of and any(
+        need.path == declared.path and not {*need.privileges}.isdisjoint(declared.privileges) for need in lacking
+    )
+
+
+def is_decided(facts: Facts, call: NeededCall) -> bool:
+    """Whether `missing_needs` is all that can be missing. Otherwise PVE also looks at users and objects."""
+    in_code = call.checked_in_code
+    return in_code.complete if in_code else is_decisive(facts.endpoint(call.method, call.template).permission)
+
+
+# -- levels and audits -------------------------------------------------------------------------------------------------
 
 
 def calls_of_level(level: str, toolsets: Iterable[str], places: Sequence[Mapping[str, Any]]) -> list[NeededCall]:
@@ -197,7 +248,9 @@ def calls_of_level(level: str, toolsets: Iterable[str], places: Sequence[Mapping
         for name in CALLS[toolset].get(lower, ())
     }
     split = [name.partition(" ") for name in sorted(names)]
-    return [NeededCall(method, template, values) for method, _, template in split for values in places]
+    return [
+        NeededCall(method, template, values, representative=True) for method, _, template in split for values in places
+    ]
 
 
 def describe_withheld(level: str, toolsets: Iterable[str]) -> list[str]:
@@ -228,9 +281,16 @@ def missing_privileges(
     return lacking
 
 
-def root_only_calls(facts: Facts, calls: Iterable[NeededCall]) -> list[str]:
+def closed_calls(facts: Facts, calls: Iterable[NeededCall], who: str) -> list[str]:
+    """The calls that PVE reserves for root@pam logged in with a password, and those that it accepts from no token."""
     endpoints = ((call, facts.endpoint(call.method, call.template)) for call in calls)
-    return sorted({call.name for call, endpoint in endpoints if root_only(endpoint.permission)})
+    return sorted(
+        {
+            call.name
+            for call, endpoint in endpoints
+            if (root_only(endpoint.permission) and who != ROOT) or ("!" in who and not endpoint.allow_token)
+        }
+    )
 
 
 def widen_path(path: str) -> str:
@@ -239,25 +299,22 @@ def widen_path(path: str) -> str:
 
 
 def _all_needs(facts: Facts, call: NeededCall, who: str) -> list[Need]:
-    permission = facts.endpoint(call.method, call.template).permission
-    return [*needs(permission, call.values), *_undeclared_needs(facts, call, who)]
+    return [*call_needs(facts, call), *_undeclared_needs(facts, call, who)]
 
 
 def _missing(facts: Facts, call: NeededCall, who: str, has: Has) -> list[Need]:
-    permission = facts.endpoint(call.method, call.template).permission
-    declared = missing(permission, call.values, lambda path, privilege: has(widen_path(path), privilege))
-    beyond = []
-    for need in _undeclared_needs(facts, call, who):
-        lacked = tuple(name for name in need.privileges if not has(widen_path(need.path), name))
-        if lacked and (not need.any_of or len(lacked) == len(need.privileges)):
-            beyond.append(need if need.any_of else Need(need.path, lacked, any_of=False))
-    return [*declared, *beyond]
+    def has_widely(path: str, privilege: str) -> bool:
+        return has(widen_path(path), privilege)
+
+    beyond = [lacking_of(need, has_widely) for need in _undeclared_needs(facts, call, who)]
+    return [*missing_needs(facts, call, has_widely), *(need for lacked in beyond for need in lacked)]
 
 
 def _undeclared_needs(facts: Facts, call: NeededCall, who: str) -> list[Need]:
-    """What the declared privileges do not cover: checks in PVE's code, and those that depend on a user."""
-    listed = IN_CODE.get(call.name, ())
-    listed += (_ALL_CONFIG,) if call.name == _WHOLE_CONFIG and not call.values.keys() - {"node", "vmid"} else ()
+    """What neither the declared privileges nor the call's own values cover: whatever calls to a representative
+    endpoint may need, and checks on the user that a call is about, at their widest."""
+    listed = IN_CODE.get(call.name, ()) if call.representative else ()
+    listed += (_ALL_CONFIG,) if call.representative and call.name == _WHOLE_CONFIG else ()
     required = []
     for line in listed:
         template, *privileges = line.split()

@@ -19,7 +19,7 @@ from quorate.hints import Advice, tools
 from quorate.operations.backend import Backend
 from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.pipeline.authorization import reach_of_call, stored_reach, stored_targets
-from quorate.problems import Conflict, NotFound, Problem
+from quorate.problems import Conflict, NotFound, PermissionMissing, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
@@ -325,8 +325,22 @@ class _Reading:
         return [*locations, *(Location(path, query=(("pending", "1"),)) for path in subnets)]
 
     async def _bind_location(self, location: Location) -> BoundObject:
-        stored = await _require_verified(read_stored(self.cluster, location))
+        try:
+            stored = await _require_verified(read_stored(self.cluster, location))
+        except PermissionMissing:
+            if location.path not in self._unborn_in_pools():
+                raise
+            return BoundObject(str(location), "new")
         return BoundObject(str(location), stored.fingerprint)
+
+    def _unborn_in_pools(self) -> set[str]:
+        """The configurations of guests that the plan creates in a pool: privileges on the pool show none before.
+
+        PVE refuses to create a guest that exists, so there is nothing else to verify.
+        """
+        calls = [call for call in self.plan.api_calls if call.params.get("pool") and not call.params.get("force")]
+        targets = {call.target for call in calls if call.target is not None and call.target.kind in KINDS}
+        return {f"/nodes/{target.node}/{KINDS[target.kind]}/{target.id}/config" for target in targets}
 
     async def _bind_guest(self, target: Target, *, power: bool) -> BoundObject:
         """A guest by the facts that the plan names it by, as its node reports them."""

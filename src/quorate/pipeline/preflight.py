@@ -14,14 +14,16 @@ from typing import Any, Final
 from pve_schema.schema import Endpoint, Facts
 from quorate.hints import Advice, tools
 from quorate.operations.backend import Backend
+from quorate.operations.option_privileges import joined_pool
 from quorate.operations.plan import Action, Call, Plan
 from quorate.operations.preconditions import snapshots_of
+from quorate.operations.privileges import NeededCall, call_needs, is_decided, missing_needs
 from quorate.pipeline.caller import Caller
 from quorate.pipeline.sites import Site, Sites
 from quorate.problems import Conflict, NotFound, ParameterRejected, PermissionMissing
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
-from quorate.pve.privileges import is_decisive, missing, needs, root_only
+from quorate.pve.privileges import root_only
 from quorate.pve.targets import owner
 from quorate.pve.wire import Request, read
 from quorate.tools.volume_references import (
@@ -54,10 +56,10 @@ async def _check(cluster: Cluster, plan: Plan) -> bool:
     for call in plan.api_calls:
         endpoint, parameters = _endpoint(facts, call)
         _check_parameters(call, endpoint, parameters)
-        await _check_privileges(cluster, call, endpoint, parameters, pools)
-        complete = complete and is_decisive(endpoint.permission)
-        if new := call.params.get("pool") and (call.params.get("newid") or call.params.get("vmid")):
-            pools[f"/vms/{new}"] = f"/pool/{call.params['pool']}"  # from then on the guest has the pool's privileges
+        needed = NeededCall(call.method, endpoint.template, parameters)
+        await _check_privileges(cluster, call, needed, facts, pools)
+        complete = complete and is_decided(facts, needed)
+        pools |= joined_pool(call.params)
     return complete
 
 
@@ -81,9 +83,11 @@ def _check_parameters(call: Call, endpoint: Endpoint, parameters: Mapping[str, A
 
 
 async def _check_privileges(
-    cluster: Cluster, call: Call, endpoint: Endpoint, parameters: Mapping[str, Any], pools: Mapping[str, str]
+    cluster: Cluster, call: Call, needed: NeededCall, facts: Facts, pools: Mapping[str, str]
 ) -> None:
+    """The same check as the one of `permission_audit`, which asks for any user."""
     identity = cluster.client.identity
+    endpoint = facts.endpoint(needed.method, needed.template)
     asked = call.summary[:1].lower() + call.summary[1:]
     if cluster.client.is_token and (root_only(endpoint.permission) or not endpoint.allow_token):
         raise PermissionMissing(
@@ -92,14 +96,17 @@ async def _check_privileges(
             if root_only(endpoint.permission)
             else "No token may",
         )
-    needed = needs(endpoint.permission, parameters)
 
     async def may(path: str, privilege: str) -> bool:
         return await cluster.may(path, privilege) or (path in pools and await cluster.may(pools[path], privilege))
 
     # In sequence, because the first answer is cached for the rest.
-    held = {(need.path, privilege): await may(need.path, privilege) for need in needed for privilege in need.privileges}
-    lacking = missing(endpoint.permission, parameters, lambda path, privilege: held.get((path, privilege), False))
+    held = {
+        (need.path, privilege): await may(need.path, privilege)
+        for need in call_needs(facts, needed)
+        for privilege in need.privileges
+    }
+    lacking = missing_needs(facts, needed, lambda path, privilege: held.get((path, privilege), False))
     if lacking:
         need = lacking[0]
         raise await cluster.refusal(asked, need.path, need.privileges, any_of=need.any_of)

@@ -15,7 +15,8 @@ import msgspec
 
 from pve_schema.schema import Facts, facts
 from quorate.command_rules import CommandRules
-from quorate.problems import AgentSilent, NotFound, PermissionMissing, Problem
+from quorate.hints import Advice
+from quorate.problems import AgentSilent, Conflict, NotFound, PermissionMissing, Problem
 from quorate.pve.connection import Clock, Connection, SystemClock
 from quorate.pve.errors import PrivilegeGap
 from quorate.pve.inventory import Inventory
@@ -195,6 +196,10 @@ class Cluster:
 
     def forget(self, changed: Iterable[int] = ()) -> None:
         self.inventory.forget(changed)
+
+    def obstruct(self, what: str, *, why: str | None = None, next_step: str | Advice | None = None) -> None:
+        """Refuse a change that the state of its target prevents at the moment; see `Rehearsal`."""
+        raise Conflict(what, why=why, next_step=next_step)
 
     # -- privileges ----------------------------------------------------------------------------------------------------
 
@@ -398,39 +403,43 @@ class AgentQueue:
                 raise
 
 
-Read = tuple[str, dict[str, Any]]
-"""The path and the parameters of a read."""
+CheckRead = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Raises PermissionMissing for the path and the parameters of a read that must not be made."""
 
 
-class ReadOnlyCluster(Cluster):
-    """A view of a cluster that refuses writes; `reads` lists every request made through it."""
+class Rehearsal(Cluster):
+    """A view of a cluster in which a change is planned for its privileges only: it refuses writes, and the reads that
+    `check` refuses; what prevents the change at the moment is noted instead of raised."""
 
-    def __init__(self, original: Cluster) -> None:
+    def __init__(self, original: Cluster, check: CheckRead) -> None:
         self.__dict__.update(original.__dict__)
-        self.reads: list[Read] = []
+        self.obstacles: list[str] = []
         self.reserved_vmids = set(original.reserved_vmids)
-        self._client = cast("PveClient", _ReadOnlyClient(original.client, self.reads))
-        self._inventory = None  # a new one, so that its read is recorded as well
+        self._client = cast("PveClient", _ReadOnlyClient(original.client, check))
+        self._inventory = None  # a new one, so that its read is checked as well
+
+    def obstruct(self, what: str, *, why: str | None = None, next_step: str | Advice | None = None) -> None:  # noqa: ARG002
+        self.obstacles.append(what)
 
 
 class _ReadOnlyClient:
-    def __init__(self, client: PveClient, reads: list[Read]) -> None:
+    def __init__(self, client: PveClient, check: CheckRead) -> None:
         self._client = client
-        self._reads = reads
+        self._check = check
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def get(self, path: str, /, **params: Any) -> Any:
-        self._reads.append((path, params))
+        await self._check(path, params)
         return await self._client.get(path, **params)
 
     async def get_as(self, kind: type[Any], path: str, /, **params: Any) -> Any:
-        self._reads.append((path, params))
+        await self._check(path, params)
         return await self._client.get_as(kind, path, **params)
 
     async def request(self, method: str, path: str, params: Any = None) -> Any:
         if method != "GET":
             raise Problem(f"{method} {path} was not sent: this is only a look at what would be needed")
-        self._reads.append((path, dict(params or {})))
+        await self._check(path, dict(params or {}))
         return await self._client.request(method, path, params)

@@ -128,7 +128,7 @@ def _lacking(check: Sequence[Any], values: Mapping[str, object], has: Has) -> li
         return []
     if not _applies(check, values):
         return [need]
-    return _missing_needs(need, has)
+    return lacking_of(need, has)
 
 
 def _least(ways: Sequence[Sequence[Any]], values: Mapping[str, object], has: Has) -> list[Need]:
@@ -143,7 +143,8 @@ def _applies(check: Sequence[Any], values: Mapping[str, object]) -> bool:
     return required is None or values.get(required) is not None
 
 
-def _missing_needs(need: Need, has: Has) -> list[Need]:
+def lacking_of(need: Need, has: Has) -> list[Need]:
+    """What lacks for one check; [] if it passes."""
     lacked = tuple(name for name in need.privileges if not need.path or not has(need.path, name))
     if not lacked or (need.any_of and len(lacked) < len(need.privileges)):
         return []

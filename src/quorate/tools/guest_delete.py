@@ -11,7 +11,7 @@ from quorate.hints import Advice, either, tools
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.preconditions import AttachedVolume, data_volumes, refuse_locked, replication_jobs
 from quorate.operations.registry import GuestRef, Risk, operation
-from quorate.problems import Conflict, Problem
+from quorate.problems import Problem
 from quorate.pve.cluster import Cluster, Guest
 from quorate.tools.guest_power import power_call, state_of
 
@@ -61,20 +61,21 @@ async def _stop_calls(guest: Guest, *, stop: bool) -> list[Call]:
     if guest.row.template or state in ("stopped", "hibernated"):
         return []
     if not stop:
-        raise Conflict(
+        guest.cluster.obstruct(
             f"{guest} is {state}, and only a stopped guest can be deleted",
             next_step=either(
                 Advice("Shut it down first", tools.guest_power(guest=guest.vmid, action="shutdown")),
                 Advice("give {stop} to cut its power", stop=True),
             ),
         )
+        return []
     call = power_call(guest, "stop", state, {})
     return [] if call is None else [call]
 
 
 def _refuse_protected(guest: Guest, config: dict[str, Any]) -> None:
     if config.get("protection"):
-        raise Conflict(
+        guest.cluster.obstruct(
             f"{guest} is protected against deletion",
             why="Its option protection is on",
             next_step="This call does not change that. If you are sure, first turn it off on the node: "
@@ -87,13 +88,13 @@ async def _refuse_referenced(pve: Cluster, guest: Guest, status: dict[str, Any],
     if purge:
         return
     if (status.get("ha") or {}).get("managed"):
-        raise Conflict(
+        guest.cluster.obstruct(
             f"{guest} is under HA",
             next_step=Advice("Give {purge} to take it out of HA, replication and backup jobs as well", purge=True),
         )
     jobs = await replication_jobs(pve, guest)
     if jobs:
-        raise Conflict(
+        guest.cluster.obstruct(
             f"{guest} is replicated by {', '.join(str(job.get('id')) for job in jobs)}",
             next_step=either("Remove the job first and let it clean up its target", Advice("give {purge}", purge=True)),
         )
@@ -116,7 +117,7 @@ async def _refuse_used_template(pve: Cluster, guest: Guest, disks: list[Attached
             if row.get("vmid") and int(row["vmid"]) != guest.vmid and any(base in _ancestry(row) for base in bases)
         }
     if users:
-        raise Conflict(
+        guest.cluster.obstruct(
             f"{guest} is still in use: linked clones build on its disks",
             why=f"They belong to {', '.join(str(vmid) for vmid in sorted(users))}",
             next_step="Delete those first, or make their disks independent by moving them to another storage",

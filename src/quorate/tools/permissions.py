@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from pve_schema.schema import Facts
 from quorate.hints import NAMED, Advice, either
 from quorate.operations.arguments import with_known_names
-from quorate.operations.plan import Plan
-from quorate.operations.privileges import NeededCall, calls_of_level, missing_privileges, paths_of, root_only_calls
+from quorate.operations.option_privileges import joined_pool
+from quorate.operations.plan import Call, Plan
+from quorate.operations.privileges import (
+    ROOT,
+    NeededCall,
+    calls_of_level,
+    closed_calls,
+    is_decided,
+    missing_privileges,
+    paths_of,
+)
 from quorate.operations.registry import (
     PIPELINE_ARGUMENTS,
     SUPPLIED,
@@ -25,9 +35,10 @@ from quorate.operations.registry import (
     operation,
     operations,
 )
-from quorate.problems import BadArgument, PermissionMissing, Problem
-from quorate.pve.cluster import Cluster, ReadOnlyCluster
+from quorate.problems import BadArgument, Conflict, PermissionMissing, Problem
+from quorate.pve.cluster import Cluster, Rehearsal
 from quorate.pve.tasks import gather_bounded
+from quorate.pve.values import DISKS, bus_of
 from quorate.suggestions import did_you_mean, similar
 from quorate.tools.acl import checked_path
 from quorate.tools.directory import PLAIN_ID, acl, holder, roles
@@ -36,7 +47,8 @@ READS_AT_ONCE = 8
 PATHS_AT_ONCE = 50
 GUESTS_AT_ONCE = 20
 TOOLS_NAMED = 5
-ROOT = "root@pam"
+ATTEMPTS = 20
+GUEST_KINDS = {"vm": "qemu", "ct": "lxc"}
 READS_LOCAL_FILES = frozenset({"image_upload"})
 
 PrivilegeMap = dict[str, dict[str, int]]
@@ -214,29 +226,118 @@ async def _for_tool(
         raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_suggest_tools(tool))
     values = _decode_arguments(chosen, arguments)
     _refuse_to_try(chosen, values)
-    observed = ReadOnlyCluster(pve)
     facts = await pve.facts()
-    stopped: PermissionMissing | None = None
+    rehearsed = await _rehearse(pve, facts, effective, chosen, values)
+    plan, needed = rehearsed.plan, [*rehearsed.refused_reads]
+    calls = [await _complete_call(pve, facts, call) for call in (plan.api_calls if plan else ())]
+    needed += [call for call in calls if call is not None] + _reads_of_targets(plan)
+    pools: dict[str, str] = {}
+    for call in calls:
+        pools |= joined_pool(call.values) if call is not None else {}
+    await effective.on([*paths_of(facts, needed, effective.who), *pools.values()])
+
+    def has(path: str, privilege: str) -> bool:
+        return effective.has(path, privilege) or (path in pools and effective.has(pools[path], privilege))
+
+    answer = await _verdict(pve, effective, missing_privileges(facts, needed, effective.who, has), tool)
+    if root := closed_calls(facts, needed, effective.who):
+        answer |= {"allowed": False, "only_root": root}
+    notes = []
+    if rehearsed.stopped is not None:
+        answer["allowed"] = False
+        notes.append(
+            f"Quorate's own privileges are not sufficient to determine the whole call: {rehearsed.stopped.what}"
+        )
+    elif rehearsed.unplanned is not None:
+        if answer["allowed"]:
+            answer["allowed"] = "unknown"
+        notes.append(f"The call cannot be planned as things are: {rehearsed.unplanned.what}")
+    if undecided := sorted({call.name for call in calls if call is not None and not is_decided(facts, call)}):
+        notes.append(f"PVE also decides in its code, by what is there: {', '.join(undecided)}")
+    notes += [f"It would be refused now, whatever the privileges: {obstacle}" for obstacle in rehearsed.obstacles]
+    notes += answer.pop("notes", [])
+    return {"plan": plan.summary if plan else "", **answer, **({"notes": notes} if notes else {})}
+
+
+async def _complete_call(pve: Cluster, facts: Facts, call: Call) -> NeededCall | None:
+    """A call with what PVE looks at besides: for a clone, the cards and disks of the original."""
+    needed = _needed_call(facts, call.method, call.path, call.params)
+    if needed is None or not call.path.endswith("/clone"):
+        return needed
+    config = await pve.get(f"{call.path.removesuffix('/clone')}/config")
+    devices = {option: value for option, value in config.items() if bus_of(option) in (*DISKS, "net")}
+    return replace(needed, values={**devices, **needed.values})
+
+
+def _reads_of_targets(plan: Plan | None) -> list[NeededCall]:
+    """Quorate looks at what a change is about before and after it, and tools create the pool that they do not see."""
+    targets = {call.target for call in plan.api_calls if call.target} if plan else set()
+    reads = []
+    for target in sorted(targets, key=str):
+        if target.kind in GUEST_KINDS:
+            where = {"node": target.node, "vmid": target.id}
+            reads.append(NeededCall("GET", f"/nodes/{{node}}/{GUEST_KINDS[target.kind]}/{{vmid}}/config", where))
+        elif target.kind == "pool":
+            reads.append(NeededCall("GET", "/pools", {"poolid": target.id}))
+    return reads
+
+
+@dataclass(slots=True)
+class _Rehearsed:
+    """What planning a call for someone has shown."""
+
     plan: Plan | None = None
-    try:
-        result = await chosen.run(observed, **values)
-        plan = result if isinstance(result, Plan) else None
-    except PermissionMissing as problem:
-        stopped = problem  # these credentials cannot see more; return what is known so far
-    calls = [("GET", path, params) for path, params in observed.reads]
-    calls += [(call.method, call.path, dict(call.params)) for call in plan.api_calls] if plan else []
-    needed = []
-    for method, path, params in calls:
-        match = facts.find(method, path)
-        if match is not None:
-            needed.append(NeededCall(method, match.endpoint.template, {**match.values, **params}))
-    await effective.on(paths_of(facts, needed, effective.who))
-    answer = await _verdict(pve, effective, missing_privileges(facts, needed, effective.who, effective.has), tool)
-    if root := root_only_calls(facts, needed):
-        answer["only_root"] = root
-    if stopped is not None:
-        answer["note"] = f"Quorate's own privileges are not sufficient to determine the whole call: {stopped.what}"
-    return {"plan": plan.summary if plan else "", **answer}
+    refused_reads: list[NeededCall] = field(default_factory=list)
+    """Those without which it could not be planned."""
+    obstacles: list[str] = field(default_factory=list)
+    stopped: PermissionMissing | None = None
+    unplanned: Conflict | None = None
+
+
+async def _rehearse(
+    pve: Cluster, facts: Facts, effective: _EffectivePrivileges, chosen: Operation, values: Mapping[str, Any]
+) -> _Rehearsed:
+    """Plan the call as PVE would let `effective.who` do it: a read that PVE would refuse to them is refused here.
+
+    Tools do without some reads. One that the plan cannot do without is noted and allowed in the next attempt.
+    """
+    rehearsed, is_self = _Rehearsed(), effective.who == pve.client.identity
+    refused: dict[str, NeededCall] = {}
+
+    async def check(path: str, params: Mapping[str, Any]) -> None:
+        call = None if is_self else _needed_call(facts, "GET", path, params)
+        if call is None or call in rehearsed.refused_reads:
+            return
+        await effective.on(paths_of(facts, [call], effective.who))
+        if missing_privileges(facts, [call], effective.who, effective.has):
+            refused[f"GET {path}"] = call
+            raise PermissionMissing(f"{effective.who} may not read {path}", facts={"request": f"GET {path}"})
+
+    for _ in range(ATTEMPTS):
+        view = Rehearsal(pve, check)
+        try:
+            result = await chosen.run(view, **values)
+        except PermissionMissing as problem:
+            request = str(problem.facts.get("request", ""))
+            call = refused.get(request) or _needed_call(facts, *request.partition(" ")[::2], {})
+            known = call is None or call in rehearsed.refused_reads
+            rehearsed.refused_reads += [] if call is None or known else [call]
+            if known or is_self:
+                rehearsed.stopped = problem
+                return rehearsed
+        except Conflict as problem:
+            rehearsed.unplanned = problem
+            return rehearsed
+        else:
+            rehearsed.plan = result if isinstance(result, Plan) else None
+            rehearsed.obstacles = view.obstacles
+            return rehearsed
+    return rehearsed
+
+
+def _needed_call(facts: Facts, method: str, path: str, params: Mapping[str, Any]) -> NeededCall | None:
+    match = facts.find(method, path)
+    return None if match is None else NeededCall(method, match.endpoint.template, {**match.values, **params})
 
 
 def _suggest_tools(tool: str) -> str:
