@@ -137,17 +137,17 @@ _NOT_STORED = frozenset({"proc", "sys", "run"})
 
 def file_tree(folder: FileEntry) -> Entry:
     """The files of a guest as a backup stores them."""
-    children = {name: _stored(entry) for name, entry in folder.children.items() if name not in _NOT_STORED}
+    children = {name: _store_entry(entry) for name, entry in folder.children.items() if name not in _NOT_STORED}
     return Entry("folder", mtime=int(folder.mtime), children=children)
 
 
-def _stored(entry: FileEntry) -> Entry:
+def _store_entry(entry: FileEntry) -> Entry:
     if entry.special is not None:
         return Entry(_SPECIAL[entry.special], mtime=int(entry.mtime))
     if entry.link is not None:
         return Entry("symlink", entry.link.encode(), int(entry.mtime))
     if entry.is_directory:
-        children = {name: _stored(child) for name, child in entry.children.items()}
+        children = {name: _store_entry(child) for name, child in entry.children.items()}
         return Entry("folder", mtime=int(entry.mtime), children=children)
     return Entry("file", entry.read(), int(entry.mtime))
 
