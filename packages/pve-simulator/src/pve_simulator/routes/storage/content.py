@@ -89,7 +89,7 @@ def update_attributes(call: Call) -> None:
                 continue  # PVE still writes the notes file
             volume = volumes.existing(call.world, call.node, volid)
             if attribute == "notes":
-                volume.notes = call.params["notes"] or None
+                storage.annotate(volume, notes=call.params["notes"])
             else:
                 _protect(call, storage, volume, bool(call.params["protected"]))
 
@@ -112,7 +112,7 @@ def _protect(call: Call, storage: Storage, volume: Volume, protected: bool) -> N
         )
         if limit >= 0 and have >= limit:
             raise failure(f"The number of protected backups per guest is limited to {limit} on storage '{storage.id}'")
-    volume.protected = protected
+    storage.annotate(volume, protected=protected)
 
 
 @route(f"DELETE {_CONTENT}/{{volume}}")
@@ -159,6 +159,9 @@ def _complain_about_missing(context: TaskContext, storage: Storage, volid: str) 
 
 
 def _check_removable(world: World, node: str, storage: Storage, volume: Volume) -> None:
+    if volume.protected and storage.type == "pbs":
+        why = 'failed to delete snapshot - "cannot remove protected snapshot"'
+        raise TaskError(f"proxmox-backup-client failed: Error: {why}")
     if volume.protected:
         raise TaskError(f"cannot remove protected volume '{volume.name}' on '{storage.id}'")
     owner = world.guests.get(volume.vmid or 0)
@@ -252,6 +255,7 @@ def _volume_row(storage: Storage, volume: Volume) -> dict[str, Any]:
         row["subtype"] = "lxc" if "-lxc-" in volume.volid or "/ct/" in volume.volid else "qemu"
         row |= {"notes": volume.notes.split("\n")[0]} if volume.notes else {}  # lists show the first line
         row |= {"protected": 1} if volume.protected else {}
+        row |= {"encrypted": volume.encrypted} if volume.encrypted else {}
         if volume.verified is not None:
             row["verification"] = {"state": "ok" if volume.verified else "failed"}
     return row

@@ -77,6 +77,8 @@ def _volume(call: Call) -> Volume:
     volume = volumes.find(call.world, call.node, volid)
     if volume is None:
         raise Refusal(400, f"snapshot {volid.partition(':backup/')[2]} does not exist.\n")
+    if volume.encrypted:
+        raise failure(f"missing key - manifest was created with key {volume.encrypted}")
     return volume
 
 
