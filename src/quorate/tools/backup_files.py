@@ -275,8 +275,6 @@ async def backup_file_restore(
     else:
         machine = await guest_machine(pve, guest if guest is not None else contents.backup.vmid or 0, way)
         target = to or _new_name(contents.backup, entry, located, machine)
-        if not overwrite:
-            await _refuse_existing(machine, target)
         write = FileWrite(target, data, append=False, parents=False, mode=_mode(machine, overwrite), owner=None)
         action = write_action(pve.command_rules, machine, write)
         action = action if overwrite else _writing_new(action, machine, target)
@@ -313,7 +311,7 @@ async def _refuse_existing(machine: Machine, target: str) -> None:
 
 
 def _writing_new(action: Action, machine: Machine, target: str) -> Action:
-    """The same, unless something has appeared there in the meantime."""
+    """The same, unless something is there. Looking runs a command inside, so a dry run does not."""
 
     async def perform(context: StepContext) -> ActionResult:
         await _refuse_existing(machine, target)
