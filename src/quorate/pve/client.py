@@ -182,7 +182,7 @@ class PveClient:
             return self._decode(path, await self._send("GET", path, params or {}))
         return self._decoded_write(method, path, await self._write(method, path, params or {}))
 
-    async def download(self, path: str, params: Mapping[str, Any]) -> bytes:
+    async def download(self, path: str, /, **params: Any) -> bytes:
         """The bytes of a file, as many as an answer may have."""
         return bytes((await self._send("GET", path, params)).body)
 

@@ -124,7 +124,7 @@ class _Contents:
     async def download(self, entry: StoredEntry, located: str, path: str) -> bytes:
         call = self.download_call(entry, located)
         try:
-            data = await self.pve.client.download(call.path, call.params)
+            data = await self.pve.client.download(call.path, **call.params)
         except Problem as problem:
             raise self._explain(problem, path) from None
         if entry.type == FOLDER and not data:
