@@ -54,7 +54,7 @@ async def peer_certificate(endpoint: str, context: ssl.SSLContext, seconds: floa
             shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             return shown
         finally:
-            writer.close()
+            writer.transport.abort()  # a server that never says goodbye would keep it open
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
