@@ -20,6 +20,8 @@ _ALL_CONFIG: Final = (
     "/vms/{vmid} VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType VM.Config.Memory"
     " VM.Config.Network VM.Config.Options"
 )
+_BRIDGES: Final = "/sdn/zones SDN.Use"
+"""To connect a guest to any bridge."""
 
 # What every toolset needs to find the guests, storages and nodes that its tools act on.
 _LOOKUP: Final = (f"GET {_GUEST}/status/current", f"GET {_STORAGE}/status", "GET /nodes/{node}/status")
@@ -147,16 +149,16 @@ IN_CODE: Final[Mapping[str, tuple[str, ...]]] = {
     "POST /nodes/{node}/qemu": (
         "/vms/{vmid} VM.Allocate",
         "/storage/{storage} Datastore.AllocateSpace",
-        "/sdn/zones SDN.Use",
+        _BRIDGES,
         _ALL_CONFIG,
     ),
     "POST /nodes/{node}/lxc": (
         "/vms/{vmid} VM.Allocate",
         "/storage/{storage} Datastore.AllocateSpace",
-        "/sdn/zones SDN.Use",
+        _BRIDGES,
     ),
-    f"POST {_GUEST}/clone": ("/storage/{storage} Datastore.AllocateSpace", "/sdn/zones SDN.Use"),
-    "POST /nodes/{node}/lxc/{vmid}/clone": ("/storage/{storage} Datastore.AllocateSpace", "/sdn/zones SDN.Use"),
+    f"POST {_GUEST}/clone": ("/storage/{storage} Datastore.AllocateSpace", _BRIDGES),
+    "POST /nodes/{node}/lxc/{vmid}/clone": ("/storage/{storage} Datastore.AllocateSpace", _BRIDGES),
     f"POST {_GUEST}/move_disk": ("/storage/{storage} Datastore.AllocateSpace",),
     f"DELETE {_STORAGE}/content/{{volume}}": ("/storage/{storage} Datastore.Allocate",),
     "POST /nodes/{node}/vzdump": ("/vms/{vmid} VM.Backup", "/storage/{storage} Datastore.AllocateSpace"),
@@ -339,7 +341,7 @@ def _undeclared_needs(facts: Facts, call: NeededCall, who: str) -> list[Need]:
     """What neither the declared privileges nor the call's own values cover: whatever calls to a representative
     endpoint may need, and checks on the user that a call is about, at their widest."""
     listed = IN_CODE.get(call.name, ()) if call.representative else ()
-    listed += (_ALL_CONFIG,) if call.representative and call.name == _WHOLE_CONFIG else ()
+    listed += (_ALL_CONFIG, _BRIDGES) if call.representative and call.name == _WHOLE_CONFIG else ()
     required = []
     for line in listed:
         template, *privileges = line.split()
