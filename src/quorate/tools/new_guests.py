@@ -183,7 +183,7 @@ def plain_value(key: str, value: Any) -> str | float | bool:
 
 NOBODY_CAN_LOG_IN = Advice(
     "Nobody can log in: cloud-init sets neither an SSH key nor a password. Give {cloud_init} with one of them, or let "
-    "the operator set a key in [defaults]",
+    "the operator set SSH keys in [defaults]",
     cloud_init=NAMED,
 )
 
