@@ -10,7 +10,7 @@ from tests.rigs.console import PASSPHRASE, ask_to_delete, console
 
 pytestmark = pytest.mark.anyio
 PAGES = {
-    "waiting": "",
+    "overview": "",
     "activity": "/activity",
     "findings": "/findings",
     "timeline": "/timeline",
@@ -52,6 +52,36 @@ async def test_a_new_request_appears_without_reloading(tmp_path):
             await operator.page.get_by_label("1 waiting").wait_for()
             await operator.picture("waiting")
             assert not operator.complaints
+
+
+async def test_what_a_person_types_survives_a_new_request(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        approval = await ask_to_delete(quorate, token)
+        async with surfing(quorate, token) as operator:
+            card = operator.page.locator(f"#card-{approval}")
+            await card.get_by_label("Type test-vm to approve").fill("test-")
+            await card.get_by_label("Operator's passphrase").first.fill(PASSPHRASE)
+            await ask_to_delete(quorate, token, "win11")
+            await operator.page.wait_for_selector("text=Delete vm 107 win11")
+            await operator.page.wait_for_function("document.title.startsWith('(2) ')")
+            assert await card.get_by_label("Type test-vm to approve").input_value() == "test-"
+            assert await card.get_by_label("Operator's passphrase").first.input_value() == PASSPHRASE
+            assert await operator.page.evaluate("document.activeElement.type") == "password"
+            assert not operator.complaints
+
+
+async def test_a_wrong_passphrase_is_said_on_the_card(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        approval = await ask_to_delete(quorate, token)
+        async with surfing(quorate, token) as operator:
+            await operator.go(f"/approvals/{approval}")
+            await operator.page.get_by_label("Type test-vm to approve").fill("test-vm")
+            await operator.page.get_by_label("Operator's passphrase").first.fill("wrong wrong wrong")
+            await operator.page.get_by_role("button", name="Approve").click()
+            await operator.page.wait_for_selector("text=That is not the operator's passphrase")
+            assert await operator.page.get_by_label("Type test-vm to approve").input_value() == "test-vm"
 
 
 async def test_the_chain_is_verified_on_the_page_of_the_timeline(tmp_path):
@@ -97,7 +127,6 @@ async def test_freezing_shows_on_every_open_page(tmp_path):
             await other.go("/inventory")
             await freezing.go("/freeze")
             await freezing.page.get_by_label("Reason").fill("moving house")
-            await freezing.page.get_by_label("Operator's passphrase").fill(PASSPHRASE)
             await freezing.page.get_by_role("button", name="Freeze all changes").click()
             await other.page.wait_for_selector("text=All changes are frozen")
             assert not freezing.complaints + other.complaints

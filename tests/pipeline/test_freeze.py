@@ -253,7 +253,7 @@ def test_policy_explain_tells_why_a_change_would_be_refused(tmp_path):
 
 
 @anyio
-async def test_over_http_the_passphrase_freezes_and_lifts(tmp_path):
+async def test_over_http_an_operator_freezes_and_the_passphrase_lifts(tmp_path):
     async with web(tmp_path) as quorate:
         for name, access in (("person", "admin"), ("model", "operate")):
             await quorate.token(name, access)
@@ -261,14 +261,13 @@ async def test_over_http_the_passphrase_freezes_and_lifts(tmp_path):
 
         async def post(name: str = "person", **wish: Any) -> tuple[int, Any]:
             headers = {"Authorization": f"Bearer {quorate.made[name]}"}
-            body = {"action": "freeze", "passphrase": PHRASE, **wish}
+            body = {"action": "freeze", **wish}
             answer = await quorate.plain.post("/freeze", json=body, headers=headers)
             return answer.status_code, answer.json()
 
         assert (await quorate.get("/freeze")).status_code == 401
         assert (await quorate.get("/freeze", quorate.made["model"])).status_code == 403
         assert (await quorate.get("/freeze", quorate.made["person"])).json() == {"frozen": False}
-        assert (await post(passphrase="wrong words here"))[0] == 403
         assert (await post("model"))[0] == 403
         assert (await post(action="thaw"))[0] == 400
         assert (await quorate.get("/freeze", quorate.made["person"])).json() == {"frozen": False}
@@ -286,7 +285,9 @@ async def test_over_http_the_passphrase_freezes_and_lifts(tmp_path):
         foreign = {"Authorization": f"Bearer {quorate.made['person']}", "Origin": "https://evil.example"}
         wish = {"action": "unfreeze", "passphrase": PHRASE}
         assert (await quorate.plain.post("/freeze", json=wish, headers=foreign)).status_code == 403
-        assert await post(action="unfreeze") == (200, {"frozen": False})
+        assert (await post(action="unfreeze"))[0] == 403
+        assert (await post(action="unfreeze", passphrase="wrong words here"))[0] == 403
+        assert await post(action="unfreeze", passphrase=PHRASE) == (200, {"frozen": False})
         assert (await quorate.get("/healthz")).json()["changes"] == "allowed"
         tools = [entry["tool"] for entry in quorate.rig.audit() if entry["tool"].endswith("freeze")]
         assert tools == ["freeze", "unfreeze"]

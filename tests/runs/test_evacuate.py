@@ -124,6 +124,44 @@ async def test_a_guest_that_ha_takes_back_is_not_reported_as_moved(tmp_path: Pat
         assert homes(quorate, 105) == ["pve3"]
 
 
+async def test_guests_under_ha_are_not_evacuated_to_a_node_in_maintenance(tmp_path: Path) -> None:
+    async with rig(tmp_path, in_memory=True) as quorate:
+        for vmid in (204, 205):
+            await quorate.facts("ha_set", guest=vmid)
+        quorate.sim.world.part(HaManager).request_maintenance("pve2", enable=True)
+        await quorate.clock.advance(30)
+        moves, _ = await would_move(quorate, "pve3")
+        assert (moves[204], moves[205]) == ("pve1", "pve1")
+        _, stuck = await would_move(quorate, "pve3", to=["pve2"])
+        assert "pve2 is in maintenance" in stuck[204]
+        run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
+        assert run["state"] == "done", run
+        assert homes(quorate, 204, 205) == ["pve1", "pve1"]
+
+
+async def test_a_node_in_maintenance_is_evacuated_together_with_the_ha_manager_and_takes_nothing_back(
+    tmp_path: Path,
+) -> None:
+    """The manager moves what is under HA, the run moves the rest, and both count."""
+    async with rig(tmp_path, in_memory=True) as quorate:
+        await quorate.facts("ha_set", guest=204)
+        manager = quorate.sim.world.part(HaManager)
+        manager.request_maintenance("pve3", enable=True)
+        run = await finished(quorate, "run_evacuate", node="pve3", with_local_disks=True)
+        assert run["state"] == "done", run
+        assert "pve3" not in homes(quorate, 105, 204, 205)
+        plan = await quorate.facts("run_return", run=run["run"], dry_run=True)
+        (line,) = plan["cannot_move"]
+        assert "ct 204 grafana" in line
+        assert "pve3 is in maintenance" in line
+        manager.request_maintenance("pve3", enable=False)
+        await quorate.clock.advance(90)
+        assert homes(quorate, 204) == ["pve3"], "the manager takes its own back"
+        back = await finished(quorate, "run_return", run=run["run"])
+        assert back["state"] == "done", back
+        assert homes(quorate, 105, 204, 205) == ["pve3"] * 3
+
+
 async def test_a_move_that_ha_makes_after_an_outage_is_part_of_the_run_and_of_the_return(tmp_path: Path) -> None:
     """PVE has accepted the request when the quorum is lost; the step looks as if it had failed."""
     async with rig(tmp_path, in_memory=True) as quorate:

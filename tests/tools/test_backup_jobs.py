@@ -51,6 +51,38 @@ async def test_a_job_is_changed_in_part_and_the_rest_stays(tmp_path):
         assert again["result"] == "nothing to do"
 
 
+async def test_the_guests_of_the_next_run_and_what_their_backups_leave_out_are_shown(quorate):
+    quorate.sim.world.guests[102].config["scsi1"] = "tank:vm-102-disk-9,size=200G,backup=0"
+    facts = await quorate.facts("backup_job_set", schedule="02:00", guest=[102, 202], storage="nas", dry_run=True)
+    assert facts["covers"] == ["vm 102 docker01", "ct 202 nextcloud"]
+    assert facts["not_included"]["vm 102 docker01"] == ["scsi1 tank:vm-102-disk-9 200G (backup=0)"]
+    assert facts["not_included"]["ct 202 nextcloud"] == ["mp0 /data 500G (backup=0)"]
+    assert "Parts of 2 guests are in no backup" in facts["warnings"][0]
+
+
+async def test_a_change_shows_the_guests_of_the_changed_selection(quorate):
+    add_job(quorate, vmid="102,103")
+    facts = await quorate.facts("backup_job_set", job="nightly", schedule="04:00", dry_run=True)
+    assert facts["covers"] == ["vm 102 docker01", "vm 103 docker02"]
+    facts = await quorate.facts("backup_job_set", job="nightly", all=True, node="pve3", exclude=[204], dry_run=True)
+    assert "lxc" not in str(facts["covers"])
+    assert "ct 205 jellyfin" in facts["covers"]
+    assert "ct 204 grafana" not in facts["covers"]
+    await quorate.facts("pool_set", pool="empty")
+    facts = await quorate.facts("backup_job_set", job="nightly", pool="empty", dry_run=True)
+    assert facts["covers"] == "no guest"
+    assert "covers no guest" in facts["warnings"][0]
+
+
+async def test_a_tag_is_answered_with_a_pool_the_guests_or_a_timer(quorate):
+    text = await quorate.refusal("backup_job_set", schedule="02:00", storage="nas", tag="docker")
+    assert "PVE has no backup jobs by tag" in text
+    assert "pool_set pool=docker add_guests=[102, 103]" in text
+    assert "these are in another: 102 (production), 103 (production)" in text
+    assert "guest_bulk action=backup tag=docker" in text
+    assert not jobs(quorate)
+
+
 async def test_the_notes_of_a_job_are_changed_alone(tmp_path):
     async with rig(tmp_path) as quorate:
         add_job(quorate, vmid="102")

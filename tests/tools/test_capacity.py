@@ -162,3 +162,72 @@ async def test_hidden_promises_do_not_count_as_none(tmp_path):
     ):
         _, nodes = await by_node(bob, disk=10)
         assert all("how much it has promised is hidden" in row["storage"] for row in nodes.values())
+
+
+# -- several guests of one size ----------------------------------------------------------------------------------------
+
+
+def uncommitted(world, node):
+    """Memory that neither the node nor a guest that runs or starts at boot may claim."""
+    started = [guest for guest in world.guests_on(node) if guest.running or guest.config.get("onboot") == 1]
+    return world.nodes[node].memory - sum(guest.memory for guest in started)
+
+
+async def test_how_many_fit_counts_running_guests_and_those_that_start_at_boot(tmp_path):
+    async with rig(tmp_path) as quorate:
+        facts, nodes = await by_node(quorate, count=3, memory="8G")
+        before = {name: row["fit"] for name, row in nodes.items()}
+        assert facts["fit"] == sum(before.values())
+        for name, row in nodes.items():
+            assert row["fit"] <= uncommitted(quorate.sim.world, name) // (8 * GIB)
+        # A stopped guest that starts at boot takes its room before anything new does.
+        stopped = quorate.sim.world.guests[107]
+        stopped.config.update(onboot=1, memory="16384")
+        stopped.touch()
+        await quorate.clock.advance(20)
+        facts, nodes = await by_node(quorate, count=3, memory="8G")
+        assert nodes["pve2"]["starts_at_boot"] == "16G (107 win11)"
+        assert nodes["pve2"]["fit"] == before["pve2"] - 2
+
+
+async def test_the_loss_of_a_node_and_a_reserve_lower_the_number(tmp_path):
+    async with rig(tmp_path) as quorate:
+        facts, nodes = await by_node(quorate, count=2, memory="4G")
+        assert facts["fit_with_a_node_lost"] <= facts["fit"]
+        assert facts["fit_with_a_node_lost"] == min(
+            int(row["fit_if_it_fails"].partition(":")[0]) for row in nodes.values()
+        )
+        assert facts["answer"].startswith(f"yes: {facts['fit']} fit without overcommitting; ")
+        reserved, nodes = await by_node(quorate, count=2, memory="4G", reserve="25%")
+        assert reserved["fit"] < facts["fit"]
+        assert nodes["pve3"]["reserve"] == 8 * GIB
+        too_many, _ = await by_node(quorate, count=500, memory="4G", fails="pve1")
+        assert too_many["answer"].startswith("no: ")
+        assert "if pve1 may fail" in too_many["answer"]
+
+
+async def test_disks_count_too_and_a_vm_needs_a_node_with_its_cores(tmp_path):
+    async with rig(tmp_path) as quorate:
+        small = (await by_node(quorate, count=1, memory="1G"))[0]["fit"]
+        facts, _ = await by_node(quorate, count=1, memory="1G", disk="1T")
+        assert 0 < facts["fit"] < small
+        facts, nodes = await by_node(quorate, count=1, memory="1G", cores=12)
+        assert nodes["pve3"]["fit"] == 0
+
+
+async def test_guests_that_have_no_room_after_a_loss_are_named(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for guest in quorate.sim.world.guests_on("pve2"):
+            guest.config["memory"] = "40960"
+            guest.touch()
+        await quorate.clock.advance(20)
+        facts, nodes = await by_node(quorate, count=1, memory="1G")
+        assert facts["fit_with_a_node_lost"] == 0
+        assert nodes["pve2"]["fit_if_it_fails"].startswith("0: the others have no room for")
+
+
+async def test_a_count_needs_the_memory_of_one_guest(tmp_path):
+    async with rig(tmp_path) as quorate:
+        assert "count needs memory" in await quorate.refusal("capacity_plan", count=2)
+        assert "reserve needs count" in await quorate.refusal("capacity_plan", memory="1G", reserve="10%")
+        assert "no node 'pve9'" in await quorate.refusal("capacity_plan", count=2, memory="1G", fails="pve9")

@@ -204,7 +204,7 @@ async def test_rules_of_guests_are_a_change_and_all_others_need_admin(tmp_path):
         assert firewalls(quorate).guest(102).options["enable"] == 1
     async with rig(tmp_path, access=Access.READ) as quorate:
         listed = {tool.name for tool in (await quorate.client.list_tools()).tools}
-        assert {name for name in listed if name.startswith("firewall")} == {"firewall_get"}
+        assert {name for name in listed if name.startswith("firewall")} == {"firewall_explain", "firewall_get"}
 
 
 # -- options and lock-out ----------------------------------------------------------------------------------------------

@@ -124,6 +124,23 @@ async def test_a_move_that_ha_would_undo_is_refused(tmp_path, tool, rule, words)
         assert all(method == "GET" for method, _ in quorate.requests_since(mark))
 
 
+@pytest.mark.parametrize("tool", ["guest_migrate", "ha_relocate"])
+async def test_a_move_to_a_node_in_maintenance_is_refused_for_a_guest_under_ha(tmp_path, tool):
+    async with rig(tmp_path) as quorate:
+        world = quorate.sim.world
+        world.part(HaManager).request_maintenance("pve2", enable=True)
+        await quorate.clock.advance(30)
+        text = await quorate.refusal(tool, guest=101, node="pve2")
+        assert "pve2 is in maintenance: the HA manager moves all guests under HA away from it" in text
+        assert "node-maintenance disable" in text
+        facts = await quorate.facts("guest_migrate", guest=201, node="pve2", wait=50)
+        assert (facts["result"], world.guests[201].node) == ("done", "pve2"), "PVE moves what is not under HA"
+        world.part(HaManager).request_maintenance("pve2", enable=False)
+        await quorate.clock.advance(30)
+        await quorate.facts("guest_migrate", guest=101, node="pve2", wait=50)
+        assert world.guests[101].node == "pve2"
+
+
 async def test_a_guest_that_ha_does_not_bring_back_may_leave_the_node_it_prefers(tmp_path):
     async with rig(tmp_path) as quorate:
         await quorate.facts("ha_rule_set", rule="home", kind="nodes", guests=101, nodes=["pve1"])

@@ -188,3 +188,50 @@ async def test_at_access_operate_snapshots_are_taken_but_nothing_is_lost(tmp_pat
         await quorate.facts("snapshot_create", guest=107, snapshot="one")
         for tool in ("snapshot_rollback", "snapshot_delete"):
             assert "--access admin" in await quorate.refusal(tool, guest=107, snapshot="one")
+
+
+async def add_snapshots(quorate, vmid, **ages):
+    """Snapshots of these ages in days."""
+    guest = quorate.sim.world.guests[vmid]
+    for name, days in ages.items():
+        await quorate.facts("snapshot_create", guest=vmid, snapshot=name)
+        guest.snapshots[name].snaptime = int(quorate.clock.now() - days * 86_400)
+
+
+async def test_several_snapshots_go_by_pattern_and_age_under_one_approval(quorate):
+    await add_snapshots(quorate, 102, auto_1=40, auto_2=31, auto_3=2, by_hand=90)
+    await add_snapshots(quorate, 200, auto_1=50)
+    facts = await quorate.facts(
+        "snapshot_delete", guest=[102, "pihole", 104], snapshot="auto_*", older_than="30d", dry_run=True
+    )
+    assert facts["plan"] == "Delete 3 snapshots of 2 guests"
+    assert [line.partition(", taken")[0] for line in facts["lost"]] == [
+        "vm 102 docker01: snapshot auto_1",
+        "vm 102 docker01: snapshot auto_2",
+        "ct 200 pihole: snapshot auto_1",
+    ]
+    trail = len(quorate.audit())
+    await quorate.facts("snapshot_delete", guest=[102, "pihole", 104], snapshot="auto_*", older_than="30d")
+    left = quorate.sim.world.guests
+    assert {"auto_3", "by_hand"} <= left[102].snapshots.keys()
+    assert not {"auto_1", "auto_2"} & left[102].snapshots.keys()
+    assert "auto_1" not in left[200].snapshots
+    (entry,) = quorate.audit()[trail:]
+    assert entry["tool"] == "snapshot_delete"
+
+
+async def test_guests_are_chosen_by_pattern_and_a_locked_one_is_named(quorate):
+    for vmid in (102, 200):
+        await add_snapshots(quorate, vmid, auto_1=40)
+    quorate.sim.world.guests[102].config["lock"] = "backup"
+    text = await quorate.refusal("snapshot_delete", guest="*", snapshot="auto_*")
+    assert "locked" in text
+    assert "auto_1" not in quorate.sim.world.guests[200].snapshots
+    assert "auto_1" in quorate.sim.world.guests[102].snapshots
+
+
+async def test_a_pattern_that_matches_nothing_is_answered_with_where_to_look(quorate):
+    text = await quorate.refusal("snapshot_delete", guest=108, snapshot="auto-*", older_than="30d")
+    assert "No snapshot 'auto-*' older than 30d of vm 108" in text
+    assert "snapshot_list" in text
+    assert "No guest matches" in await quorate.refusal("snapshot_delete", guest="zzz*", snapshot="a*")

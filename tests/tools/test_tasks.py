@@ -122,3 +122,33 @@ async def test_the_log_of_a_short_task_is_read_only_if_it_fails(tmp_path):
         paths = [path for _, path in quorate.requests_since(mark)]
         assert any(path.endswith("/status") and "/tasks/" in path for path in paths)
         assert not any(path.endswith("/log") for path in paths)
+
+
+@pytest.mark.anyio
+async def test_tasks_of_a_guest_come_from_every_node_and_only_since_it_exists(quorate):
+    await quorate.facts("guest_power", guest=108, action="start")
+    await quorate.facts("guest_stop", guest=108)
+    await quorate.facts("guest_delete", guest=108)
+    created = await quorate.facts("vm_create", name="successor", vmid=108, node="pve2", cores=1, memory=512)
+    assert created["result"] == "done"
+    facts = await quorate.facts("task_list", guest=108)
+    types = [row[facts["columns"].index("type")] for row in facts["rows"]]
+    assert types == ["qmcreate"]
+    assert facts["left_out"].endswith("of an earlier guest 108")
+    assert facts["outcomes"] == {"ok": 1}
+    await quorate.facts("guest_migrate", guest=108, node="pve1")
+    moved = await quorate.rows("task_list", guest=108)
+    assert [row["type"] for row in moved] == ["qmigrate", "qmcreate"]
+    assert [row["node"] for row in moved] == ["pve2", "pve2"]
+
+
+@pytest.mark.anyio
+async def test_the_token_of_a_task_is_shown_and_counted(quorate):
+    await quorate.facts("guest_power", guest=108, action="start")
+    facts = await quorate.facts("task_list", node="pve1", limit=200)
+    users = {row[facts["columns"].index("user")] for row in facts["rows"]}
+    assert "root@pam!simulator" in users
+    assert facts["users"]["root@pam!simulator"] == 1
+    assert sum(facts["outcomes"].values()) == facts["total"]
+    mine = await quorate.rows("task_list", user="root@pam!simulator")
+    assert [row["type"] for row in mine] == ["qmstart"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from quorate.console.login import ConsoleServices, Person
+from quorate.console.overview import ClusterRows
 from quorate.console.templates import HEADERS, PATH, query
 from quorate.pipeline.redaction import clean
 from quorate.problems import NotFound, Problem
@@ -26,11 +28,39 @@ CONTROLS = {"waiting": ("pause", "abort"), "running": ("pause", "abort"), "pause
 """What a person can do about a run in each state."""
 
 
+_OF_GUESTS = {
+    "start": "start", "stop": "stop", "shutdown": "shut down", "reboot": "reboot", "reset": "reset", "create": "create",
+    "destroy": "delete", "clone": "clone", "migrate": "migrate", "snapshot": "take a snapshot", "restore": "restore",
+    "rollback": "roll back to a snapshot", "delsnapshot": "delete a snapshot", "template": "convert to a template",
+    "resize": "resize a disk", "config": "configure", "suspend": "suspend", "resume": "resume", "move": "move a disk",
+}  # fmt: skip
+"""What a task does to a guest, by its type without qm or vz."""
+_OTHERS = {
+    "vzdump": "back up", "aptupdate": "refresh the package lists", "imgcopy": "copy a volume",
+    "imgdel": "delete a volume", "download": "download a file", "startall": "start all guests",
+    "stopall": "stop all guests", "migrateall": "migrate all guests", "hamigrate": "migrate under HA",
+    "hastart": "start under HA", "hastop": "stop under HA", "move_volume": "move a volume",
+    "vncproxy": "open the console", "vncshell": "open a shell", "prunebackups": "prune backups",
+    "replication": "replicate",
+}  # fmt: skip
+
+
+def task_title(task: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """A task as people say it, such as "CT 200 pihole: migrate"; its type if that is not known."""
+    task_type, target = str(task.get("type", "")), str(task.get("id") or "")
+    kind = {"qm": "VM", "vz": "CT"}.get(task_type[:2], "") if task_type not in _OTHERS else ""
+    words = _OTHERS.get(task_type) or (_OF_GUESTS.get(task_type[2:], "") if kind else "") or task_type
+    subject = names.get(target) or f"{kind} {target}".strip()
+    return f"{subject}: {words}" if subject else words
+
+
 def activity_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
     async def show(request: Request, person: Person) -> Response:
         tasks, problem = await services.rows_or_problem(person, "task_list", limit=TASKS)
+        names = await _guest_names(person)
+        tasks = [{**task, "title": task_title(task, names)} for task in tasks]
         runs: list[dict[str, Any]] = []
         runs_problem = ""
         if services.offers(person, "run_list"):
@@ -39,6 +69,16 @@ def activity_routes(console: Console) -> list[tuple[Any, ...]]:
         return await console.show(
             request, person, template, tasks=tasks, problem=problem, runs=runs, runs_problem=runs_problem
         )
+
+    async def _guest_names(person: Person) -> dict[str, str]:
+        """The guests by vmid, unless several clusters share the numbers."""
+        sites = services.pipeline.sites.open_to(person.caller)
+        listed = await console.clusters.read(sites[0].name, person) if len(sites) == 1 else ClusterRows()
+        return {
+            str(row.vmid): f"{'VM' if row.type == 'qemu' else 'CT'} {row.vmid} {row.name or ''}".strip()
+            for row in listed.rows
+            if row.is_guest
+        }
 
     async def show_task(request: Request, person: Person) -> Response:
         task = await services.facts(person, "task_get", task=request.path_params["upid"], log_lines=LOG_LINES)

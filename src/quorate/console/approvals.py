@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -12,16 +13,19 @@ from starlette.responses import RedirectResponse, Response
 from quorate.console.login import Person
 from quorate.console.templates import HEADERS, PATH
 from quorate.pipeline.redaction import clean
-from quorate.problems import BadArgument, NotFound
+from quorate.problems import BadArgument, NotFound, Problem
 from quorate.state.approvals import Approval, RemarkKind, State
 from quorate.state.limits import LONGEST_REASON
 from quorate.state.trail import Filters
+from quorate.surfaces import rendering
+from quorate.surfaces.web.operator_api import status_of
 
 if TYPE_CHECKING:
     from quorate.console.console import Console
 
 MOST_SIMILAR = 5
 RECENT = 200
+ANSWERED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +51,60 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
     async def show(request: Request, person: Person) -> Response:
-        if not person.is_operator:
-            return RedirectResponse(f"{PATH}/inventory", status_code=303, headers=HEADERS)
-        pending = [approval for approval in await services.approvals.list() if person.reaches(approval.cluster)]
-        recent = await _recent(person)
-        cards = [_card(request, recent) for request in pending]
-        answered = [request for request in recent if request.state is not State.PENDING][:10]
-        template = "part_waiting.html" if request.url.path.endswith("/part/waiting") else "waiting.html"
-        return await console.show(
-            request, person, template, cards=cards, answered=answered, provable=await console.has_passphrase()
-        )
+        person.require_operator("Approvals are")
+        return await console.show(request, person, "part_waiting.html", **await waiting_cards(console, person))
 
     async def count(request: Request, person: Person) -> Response:
         person.require_operator("Approvals are")
         return await console.show(request, person, "part_count.html")
 
     async def show_one(request: Request, person: Person) -> Response:
-        row = await _find(request, person)
+        return await _show(request, person, await _find(request, person))
+
+    async def _show(
+        request: Request,
+        person: Person,
+        row: Approval,
+        status: int = 200,
+        problem: str = "",
+        typed: Mapping[str, str] = MappingProxyType({}),
+    ) -> Response:
+        template = "part_approval.html" if "/part/" in request.url.path else "approval.html"
         return await console.show(
             request,
             person,
-            "approval.html",
-            card=_card(row, await _recent(person)),
+            template,
+            status,
+            card=_card(row, await _recent(console, person)),
             entry=await _entry(row),
             provable=await console.has_passphrase(),
+            problem=problem,
+            typed=typed,
         )
 
     async def answer(request: Request, person: Person) -> Response:
         row = await _find(request, person)
         form = await console.form(request)
+        try:
+            await _answer(request, row, form)
+        except Problem as problem:  # the same card again, with what was typed but the passphrase
+            typed = {name: form.get(name, "") for name in ("decision", "word", "reason")}
+            row = await services.approvals.get(row.id) or row
+            return await _show(request, person, row, status_of(problem), rendering.problem_text(problem), typed)
+        return RedirectResponse(f"{PATH}/approvals/{row.id}", status_code=303, headers=HEADERS)
+
+    async def _answer(request: Request, row: Approval, form: Mapping[str, str]) -> None:
         if form.get("decision") not in ("approve", "deny"):
             raise BadArgument("The answer must be approve or deny")
         approve = form["decision"] == "approve"
         if approve and form.get("word", "").strip() != row.word:
             raise BadArgument(
                 f"{row.summary}: not approved, because something other than {row.word!r} was typed",
-                next_step=f"Go back and type exactly {row.word}",
+                next_step=f"Type exactly {row.word}",
             )
         await console.prove(request, form.get("passphrase", ""))
         reason = " ".join(form.get("reason", "").split())[:LONGEST_REASON] or None
         await services.approvals.answer(row.id, approve, console.who(), reason)
-        return RedirectResponse(f"{PATH}/approvals/{row.id}", status_code=303, headers=HEADERS)
 
     async def _find(request: Request, person: Person) -> Approval:
         person.require_operator("Approvals are")
@@ -101,17 +118,29 @@ def approval_routes(console: Console) -> list[tuple[Any, ...]]:
         newest = await services.trail.entries(Filters(approval=row.id), 1) if row.outcome else []
         return newest[0].get("seq") if newest else None
 
-    async def _recent(person: Person) -> list[Approval]:
-        rows = await services.approvals.list(tuple(State), RECENT)
-        return [row for row in rows if person.reaches(row.cluster)]
-
     return [
-        ("", show),
         ("/part/waiting", show),
         ("/part/count", count),
         ("/approvals/{id}", show_one),
+        ("/part/approvals/{id}", show_one),
         ("/approvals/{id}", answer, "POST"),
     ]
+
+
+async def waiting_cards(console: Console, person: Person) -> dict[str, Any]:
+    """What the part of a page with the pending requests needs."""
+    recent = await _recent(console, person)
+    pending = [row for row in await console.services.approvals.list() if person.reaches(row.cluster)]
+    return {
+        "cards": [_card(row, recent) for row in pending],
+        "answered": [row for row in recent if row.state is not State.PENDING][:ANSWERED],
+        "provable": await console.has_passphrase(),
+    }
+
+
+async def _recent(console: Console, person: Person) -> list[Approval]:
+    rows = await console.services.approvals.list(tuple(State), RECENT)
+    return [row for row in rows if person.reaches(row.cluster)]
 
 
 def _card(row: Approval, recent: Iterable[Approval]) -> Card:
@@ -150,11 +179,16 @@ def freeze_routes(console: Console) -> list[tuple[Any, ...]]:
     async def change(request: Request, person: Person) -> Response:
         person.require_operator("The freeze is")
         form = await console.form(request)
-        await console.prove(request, form.get("passphrase", ""))
-        if form.get("action") == "unfreeze":
-            await services.freeze.lift(console.who(), services.trail)
-        else:
+        if form.get("action") != "unfreeze":  # stopping is easy; only starting again needs proof
             await services.freeze.set(console.who(), form.get("reason", "")[:LONGEST_REASON], services.trail)
+            return RedirectResponse(f"{PATH}/freeze", status_code=303, headers=HEADERS)
+        try:
+            await console.prove(request, form.get("passphrase", ""))
+        except Problem as problem:
+            return await console.show(
+                request, person, "freeze.html", status_of(problem), problem=rendering.problem_text(problem)
+            )
+        await services.freeze.lift(console.who(), services.trail)
         return RedirectResponse(f"{PATH}/freeze", status_code=303, headers=HEADERS)
 
     return [("/freeze", show), ("/part/freeze", part), ("/freeze", change, "POST")]

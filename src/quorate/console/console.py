@@ -24,11 +24,13 @@ from starlette.types import Receive, Scope, Send
 
 from quorate import __version__
 from quorate.config.http import HttpSettings
+from quorate.console.actions import action_routes
 from quorate.console.activity import activity_routes, timeline_routes
 from quorate.console.approvals import approval_routes, freeze_routes
 from quorate.console.findings import finding_routes
 from quorate.console.inventory import chart_routes, inventory_routes
 from quorate.console.login import CLIENT, ConsoleServices, LoginPages, Person
+from quorate.console.overview import ClusterReader, overview_routes
 from quorate.console.policy import policy_routes
 from quorate.console.templates import HEADERS, PATH, asset, render
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
@@ -36,7 +38,7 @@ from quorate.pipeline.caller import Scope as GrantedScope
 from quorate.pipeline.pipeline import Pipeline
 from quorate.problems import BadArgument, NotFound, Problem, Refused
 from quorate.runs.store import RunState, RunStore
-from quorate.state.approvals import Approvals
+from quorate.state.approvals import Approvals, State
 from quorate.state.browser_sessions import BrowserSession, BrowserSessions
 from quorate.state.limits import Freeze
 from quorate.state.passphrase import SET_PASSPHRASE
@@ -45,11 +47,13 @@ from quorate.state.trail import AuditTrail
 from quorate.surfaces import rendering
 from quorate.surfaces.web.authentication import Authenticator, IssuerUnreachable
 from quorate.surfaces.web.credentials import Credentials, InvalidCredentials
-from quorate.surfaces.web.operator_api import BODY_LIMIT, STATUS, OperatorApi
+from quorate.surfaces.web.operator_api import BODY_LIMIT, OperatorApi, status_of
 from quorate.surfaces.web.requests import comes_from_elsewhere, own_origin
 from quorate.watch.finding_store import Findings
 
 MOST_RUNS = 20
+MOST_APPROVALS = 50
+"""The newest, also answered ones: an open page shows how they end."""
 INTERVAL = 1.0
 """Seconds between looks at the store, each of which is a few short queries."""
 LONGEST = 15 * 60.0
@@ -101,8 +105,10 @@ class Events:
             )
             states["freeze"] = str(await services.freeze.state())
             if person.is_operator:
-                rows = await services.approvals.list()
-                states["approvals"] = " ".join(row.id for row in rows if person.reaches(row.cluster))
+                rows = await services.approvals.list(tuple(State), MOST_APPROVALS)
+                states["approvals"] = " ".join(
+                    f"{row.id}@{row.state}@{row.ended}" for row in rows if person.reaches(row.cluster)
+                )
         return states
 
 
@@ -111,15 +117,15 @@ log = logging.getLogger(__name__)
 COOKIE = "quorate_console"
 MOST_FIELDS = 50
 PAGES = (
-    ("", "Waiting", True),
-    ("/activity", "Activity", False),
-    ("/findings", "Findings", False),
-    ("/timeline", "Timeline", True),
-    ("/inventory", "Inventory", False),
-    ("/map", "Map", False),
-    ("/policy", "Policy", True),
+    ("", "Overview", False, ()),
+    ("/activity", "Activity", False, ("task_list", "run_list")),
+    ("/findings", "Findings", False, ("finding_list",)),
+    ("/timeline", "Timeline", True, ()),
+    ("/inventory", "Inventory", False, ("guest_list",)),
+    ("/map", "Map", False, ("network_map",)),
+    ("/policy", "Policy", True, ()),
 )
-"""Address, title, and whether it is for operators."""
+"""Address, title, whether it is for operators, and the tools of which it shows one: without any, it is not linked."""
 
 Handler = Callable[[Request, Person], Awaitable[Response]]
 
@@ -138,6 +144,7 @@ class Console(OperatorApi):
         self.services = ConsoleServices(
             pipeline, Approvals(store), Freeze(store), trail, RunStore(store), Findings(store)
         )
+        self.clusters = ClusterReader(self.services)
         self.sessions = BrowserSessions(store)
         self.login = LoginPages(self, settings, credentials)
         self._settings = settings
@@ -151,14 +158,15 @@ class Console(OperatorApi):
             Route(f"{PATH}/static/{{name}}", self._asset),
             *self.login.routes(),
             Route(PATH, self),
+            Route(f"{PATH}/", RedirectResponse(PATH, status_code=308, headers=HEADERS)),
             Route(f"{PATH}/{{rest:path}}", self),
         ]
 
     def _table(self) -> list[tuple[str, Any, list[str]]]:
         """Address, handler and methods of every page."""
         parts = (
-            approval_routes, activity_routes, finding_routes, timeline_routes, inventory_routes, policy_routes,
-            freeze_routes, chart_routes,
+            overview_routes, approval_routes, activity_routes, finding_routes, timeline_routes, inventory_routes,
+            policy_routes, freeze_routes, chart_routes, action_routes,
         )  # fmt: skip
         pages = [
             (path, self._page(handler), methods or ["GET"])
@@ -235,8 +243,8 @@ class Console(OperatorApi):
                     await self._require_own_form(request, person)
                 return await handler(request, person)
             except Problem as problem:
-                status = next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
-                return await self.show(request, person, "problem.html", status, problem=rendering.problem_text(problem))
+                text = rendering.problem_text(problem)
+                return await self.show(request, person, "problem.html", status_of(problem), problem=text)
             except Exception as error:  # noqa: BLE001 (a defect: details go to the log, not to the page)
                 log.error("%s failed: %s", request.url.path, self.services.pipeline.trace_of(error, {}))
                 why = f"This page failed inside Quorate ({type(error).__name__}). The server's log has the details."
@@ -253,7 +261,7 @@ class Console(OperatorApi):
             template,
             status,
             person=person,
-            pages=[(path, title) for path, title, for_operators in PAGES if person.is_operator or not for_operators],
+            pages=self._pages_of(person),
             here=request.url.path.removeprefix(PATH),
             version=__version__,
             now=self.services.now,
@@ -264,6 +272,14 @@ class Console(OperatorApi):
             several=[site.name for site in self.services.pipeline.sites.open_to(person.caller)],
             **context,
         )
+
+    def _pages_of(self, person: Person) -> list[tuple[str, str]]:
+        visible = {operation.name for operation in self.services.pipeline.visible(person.caller)}
+        return [
+            (path, title)
+            for path, title, for_operators, tools in PAGES
+            if (person.is_operator or not for_operators) and (not tools or visible.intersection(tools))
+        ]
 
     async def is_valid(self, session: BrowserSession) -> bool:
         """Whether the session's token still opens this server."""

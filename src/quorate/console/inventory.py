@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quorate.console.login import ConsoleServices, Person
+from quorate.console.actions import guest_actions
+from quorate.console.activity import task_title
+from quorate.console.login import Person
+from quorate.console.overview import ClusterRows, describe_node, describe_storages
 from quorate.console.templates import HEADERS, PATH, query
 from quorate.pipeline.redaction import clean
 from quorate.problems import BadArgument, NotFound, Problem
 from quorate.pve.lookup import Resource
 from quorate.state.trail import Filters, seconds_of
 from quorate.surfaces.web.replies import reply
-from quorate.units import duration, size
+from quorate.units import parse_size, size
 
 if TYPE_CHECKING:
     from quorate.console.console import Console
@@ -38,14 +41,8 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
         start = _offset(request)
         sites = [site.name for site in services.pipeline.sites.open_to(person.caller)]
         cluster = fields["cluster"] if fields["cluster"] in sites else (sites[0] if sites else "")
-        rows: list[Resource] = []
-        problem = ""
-        try:
-            if sites:
-                async with services.pipeline.inventory(_argument(services, cluster), person.caller) as inventory:
-                    rows = await inventory.rows()
-        except Problem as error:
-            problem = str(error)
+        listed = await console.clusters.read(cluster, person) if cluster else ClusterRows()
+        rows = listed.rows
         guests = _matching([row for row in rows if row.is_guest], fields)
         return await console.show(
             request,
@@ -53,9 +50,10 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
             "inventory.html",
             cluster=cluster,
             fields=fields,
-            problem=problem,
-            nodes=[_node(row) for row in sorted(rows, key=lambda row: row.node) if row.type == "node"],
-            storages=_storages(rows),
+            problem=listed.problem,
+            age=listed.describe_age(services.now),
+            nodes=[describe_node(row) for row in sorted(rows, key=lambda row: row.node) if row.type == "node"],
+            storages=describe_storages(rows),
             guests=[_guest(row) for row in guests[start : start + PAGE]],
             total=len(guests),
             start=start,
@@ -65,11 +63,12 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
 
     async def show_guest(request: Request, person: Person) -> Response:
         ref, cluster = request.path_params["ref"], request.query_params.get("cluster")
-        where = {"guest": ref, **services.where(request.query_params)}
-        facts = await services.facts(person, "guest_get", **where, detail=True)
-        snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **where)
-        backups, _ = await services.rows_or_problem(person, "backup_list", **where)
-        tasks, _ = await services.rows_or_problem(person, "task_list", **where, limit=HISTORY)
+        where = services.where(request.query_params)
+        of_guest = {"guest": ref, **where}
+        facts = await services.facts(person, "guest_get", **of_guest, detail=True)
+        snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **of_guest)
+        backups, _ = await services.rows_or_problem(person, "backup_list", **of_guest)
+        tasks, _ = await services.rows_or_problem(person, "task_list", **of_guest, limit=HISTORY)
         history = []
         if person.is_operator:
             filters = Filters(target=str(facts.get("vmid", ref)), cluster=cluster)
@@ -83,8 +82,10 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
             cluster=cluster or "",
             snapshots=snapshots,
             backups=backups,
-            tasks=tasks,
+            tasks=[{**task, "title": task_title(task, {})} for task in tasks],
             history=history,
+            actions=guest_actions(lambda tool: services.offers(person, tool), facts),
+            where=query("", where),
         )
 
     async def show_map(request: Request, person: Person) -> Response:
@@ -105,10 +106,6 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
     ]
 
 
-def _argument(services: ConsoleServices, cluster: str) -> str | None:
-    return cluster if services.pipeline.sites.several else None
-
-
 def _offset(request: Request) -> int:
     text = request.query_params.get("offset", "")
     return min(int(text), 1_000_000) if text.isascii() and text.isdigit() and len(text) < 8 else 0
@@ -123,18 +120,6 @@ def _matching(guests: Iterable[Resource], fields: dict[str, str]) -> list[Resour
         and (not text or text in f"{row.vmid} {row.name} {row.node} {row.tags} {row.pool}".casefold())
     ]
     return sorted(matching, key=_ORDERS.get(fields["sort"], _ORDERS["vmid"]))
-
-
-def _node(row: Resource) -> dict[str, Any]:
-    return {
-        "name": row.node,
-        "status": row.status,
-        "cpu": row.cpu,
-        "memory": row.mem / row.maxmem if row.maxmem else 0.0,
-        "memory_text": f"{size(row.mem)} of {size(row.maxmem)}",
-        "cores": row.maxcpu,
-        "uptime": duration(row.uptime) if row.uptime else "",
-    }
 
 
 def _guest(row: Resource) -> dict[str, Any]:
@@ -152,40 +137,29 @@ def _guest(row: Resource) -> dict[str, Any]:
     }
 
 
-def _storages(rows: Iterable[Resource]) -> list[dict[str, Any]]:
-    """A shared one once, however many nodes reach it."""
-    storages = {(row.storage, "" if row.shared else row.node): row for row in rows if row.type == "storage"}
-    return [_storage(row) for _, row in sorted(storages.items())]
-
-
-def _storage(row: Resource) -> dict[str, Any]:
-    return {
-        "name": row.storage,
-        "node": "shared" if row.shared else row.node,
-        "type": row.plugintype,
-        "status": row.status,
-        "share": row.disk / row.maxdisk if row.maxdisk else 0.0,
-        "text": f"{size(row.disk)} of {size(row.maxdisk)}" if row.maxdisk else "size not known",
-    }
-
-
 WIDTH, HEIGHT = 120, 28
 POINTS = 60
 CHART_POINTS = 300
 KINDS = ("guest", "node", "storage")
 _SHOWN = {"storage": "used"}
 """What a sparkline shows; the use of the processors otherwise."""
+_WHOLE = {"mem": "maxmem", "memused": "memtotal", "swapused": "swaptotal", "disk": "maxdisk", "rootused": "roottotal",
+          "used": "total"}  # fmt: skip
+"""Fields that are a part of something, and the limit that says of how much."""
+_CHARTS = {"CPU": ("cpu",), "Memory": ("mem",), "Network": ("netin", "netout"), "Disk": ("diskread", "diskwrite")}
+_LABELS = {"netin": "in", "netout": "out", "diskread": "read", "diskwrite": "written", "mem": "used", "cpu": "used"}
+_RATE_UNITS = ("B/s", "kB/s", "MB/s", "GB/s")
 _EMPTY = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"/>'
 
 
 def chart_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
-    async def points(request: Request, person: Person, count: int) -> Mapping[str, Any]:
+    async def load(request: Request, person: Person, count: int) -> Mapping[str, Any]:
         kind = request.path_params["kind"]
         if kind not in KINDS:
             raise BadArgument("Charts show a guest, a node or a storage")
-        facts = await services.facts(
+        return await services.facts(
             person,
             "metrics_get",
             **{kind: request.path_params["ref"]},
@@ -193,34 +167,79 @@ def chart_routes(console: Console) -> list[tuple[Any, ...]]:
             timeframe=request.query_params.get("timeframe", "hour"),
             points=count,
         )
-        return facts.get("points") or {"columns": ["time"], "rows": []}
 
     async def sparkline(request: Request, person: Person) -> Response:
         """A picture that a page loads when it comes into view; what cannot be read leaves it empty."""
         try:
-            facts = await points(request, person, POINTS)
+            facts = await load(request, person, POINTS)
             text = draw(facts, _SHOWN.get(request.path_params["kind"], "cpu"))
         except Problem:
             text = _EMPTY
         return Response(text, media_type="image/svg+xml", headers=HEADERS | {"Cache-Control": "private, max-age=60"})
 
     async def series(request: Request, person: Person) -> Response:
-        """Columns for the chart: times in seconds, then one list for each field."""
-        facts = await points(request, person, CHART_POINTS)
-        times = [seconds_of(row[0]) for row in facts["rows"]]
-        columns = [[row[number] for row in facts["rows"]] for number in range(1, len(facts["columns"]))]
-        return reply(200, {"names": facts["columns"][1:], "times": times, "columns": columns})
+        """The charts of one subject: times in seconds, and for each chart its title, the end of its axis, its lines."""
+        facts = await load(request, person, CHART_POINTS)
+        rows = facts["points"]["rows"] if "points" in facts else []
+        return reply(200, {"times": [seconds_of(row[0]) for row in rows], "charts": charts_of(facts)})
 
     return [("/spark/{kind}/{ref:path}", sparkline), ("/series/{kind}/{ref:path}", series)]
 
 
-def draw(points: Mapping[str, Any], field: str) -> str:
-    """A line from 0 to the largest value."""
-    number = next((at for at, name in enumerate(points["columns"]) if name.split()[0] == field), None)
-    values = [row[number] for row in points["rows"] if row[number] is not None] if number is not None else []
+def charts_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    columns = _columns(facts)
+    charts = []
+    for title, fields in _CHARTS.items():
+        lines = {name: columns[name] for name in fields if name in columns}
+        if not lines:
+            continue
+        unit = max((unit for unit, _ in lines.values()), key=lambda unit: (*_RATE_UNITS, unit).index(unit))
+        charts.append(
+            {
+                "title": f"{title} ({unit})",
+                "top": _top(next(iter(lines)), unit, facts.get("limits", {})),
+                "lines": [
+                    {"label": _LABELS.get(name, name), "values": _in_unit(values, own, unit)}
+                    for name, (own, values) in lines.items()
+                ],
+            }
+        )
+    return charts
+
+
+def _columns(facts: Mapping[str, Any]) -> dict[str, tuple[str, list[float | None]]]:
+    """The unit and the values of each field."""
+    points = facts.get("points") or {"columns": ["time"], "rows": []}
+    columns = {}
+    for number, heading in enumerate(points["columns"][1:], 1):
+        name, _, unit = heading.partition(" ")
+        columns[name] = unit, [row[number] for row in points["rows"]]
+    return columns
+
+
+def _in_unit(values: Iterable[float | None], own: str, unit: str) -> list[float | None]:
+    """Rates of one chart share its unit."""
+    if own == unit:
+        return list(values)
+    factor = 1000.0 ** (_RATE_UNITS.index(own) - _RATE_UNITS.index(unit))
+    return [None if value is None else value * factor for value in values]
+
+
+def _top(field: str, unit: str, limits: Mapping[str, Any]) -> float | None:
+    """Where the axis ends: an idle machine must not look busy. None for rates, which have no limit."""
+    if unit == "%":
+        return 100.0
+    limit = limits.get(_WHOLE.get(field, ""))
+    return parse_size(str(limit), unit="B") / parse_size(f"1 {unit}", unit="B") if limit else None
+
+
+def draw(facts: Mapping[str, Any], field: str) -> str:
+    """A line from 0 to the whole, or to the largest value of what has no limit."""
+    unit, points = _columns(facts).get(field, ("", []))
+    values = [value for value in points if value is not None]
     if len(values) < 2:
         return _EMPTY
-    step, top = WIDTH / (len(values) - 1), max(*values, 1.0)
+    step, top = WIDTH / (len(values) - 1), _top(field, unit, facts.get("limits", {})) or max(*values, 1.0)
     line = " ".join(f"{at * step:.1f},{HEIGHT - 1 - (HEIGHT - 2) * value / top:.1f}" for at, value in enumerate(values))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'

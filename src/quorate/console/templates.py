@@ -18,6 +18,7 @@ from quorate.units import moment
 PATH = "/console"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "manifest-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = NO_STORE | {
@@ -36,6 +37,7 @@ _ASSETS = {
     "uplot.min.js": "text/javascript",
     "uplot.min.css": "text/css",
     "icon.svg": "image/svg+xml",
+    "manifest.webmanifest": "application/manifest+json",
 }
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 

@@ -71,7 +71,7 @@ MODULES: Final = {
     "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",
     "access": "tools.access tools.acl tools.groups tools.permissions tools.pools tools.roles tools.tokens tools.users",
-    "firewall": "tools.firewall tools.firewall_rules",
+    "firewall": "tools.firewall tools.firewall_explain tools.firewall_rules",
     "ha": "tools.ha tools.replication",
     "network": "tools.networks tools.node_network tools.sdn",
     "nodes": "tools.ceph tools.logs tools.node_inspect tools.nodes",
@@ -441,7 +441,7 @@ DEFAULT_TOOLS: Mapping[str, str] = {
     "watch": "changes_since finding_list",
     "tasks": "task_get task_list task_stop task_wait",
 }
-"""What a homelab needs every day, by toolset, in at most 32 kB of `tools/list`."""
+"""What a homelab needs every day, by toolset, in at most 33 kB of `tools/list`."""
 
 _GROUPS: Mapping[str, Iterable[str]] = {
     "all": (*TOOLSETS, *(toolset for toolset in DEFAULT_TOOLS if toolset not in TOOLSETS)),

@@ -13,16 +13,18 @@ from quorate.hints import NAMED, Advice, ArgumentHint, Sentence, either, see, to
 from quorate.operations.plan import Call, Plan, Target, create_or_change, unset_empty
 from quorate.operations.registry import GuestRefs, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, NotFound, ParameterRejected, PermissionMissing
-from quorate.pve.cluster import Cluster
+from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
 from quorate.suggestions import similar
-from quorate.tools.backups import Compress, Keep, Mode, Notes, escape_notes, retention
+from quorate.tools.backups import Compress, Keep, Mode, Notes, describe_exclusions, escape_notes, retention
 from quorate.tools.storages import require, storage_places
 from quorate.tools.volumes import shorten_notes
 from quorate.units import count_of, moment, yes_or_no
 
 COLUMNS = ("job", "enabled", "schedule", "next_run", "guests", "storage", "mode", "keep", "node", "comment")
 GUESTS_SHOWN = 12
+GUESTS_PREVIEWED = 30
+GUESTS_CHECKED = 200
 JOBS = "/cluster/backup"
 
 JobId = Annotated[str, Meta(description="As in backup_job_list")]
@@ -140,6 +142,7 @@ async def backup_job_set(
     pool: Annotated[str, Meta(description="Instead of guest: all of a pool")] | None = None,
     all: Annotated[bool, Meta(description="Instead of guest: all guests")] | None = None,
     exclude: Annotated[GuestRefs, Meta(description="With all: but not these")] | None = None,
+    tag: Annotated[str, Meta(description="PVE has no jobs by tag; says what to do instead")] | None = None,
     storage: str | None = None,
     mode: Mode | None = None,
     compress: Compress | None = None,
@@ -150,6 +153,8 @@ async def backup_job_set(
     comment: str | None = None,
 ) -> Plan:
     """Create or change a backup job. Omitted settings stay as they are; keep needs access admin."""
+    if tag is not None:
+        raise await _no_job_by_tag(pve, tag)
     known = {str(stored["id"]): stored for stored in await read_jobs(pve)}
     existing = known.get(job or "")
     selection = await _guest_selection(pve, guest, pool, all, exclude, existing)
@@ -173,10 +178,57 @@ async def backup_job_set(
     warnings = ("Backups beyond the retention are deleted after each run",) if keep and keep != "all" else ()
     if existing is None:
         new = job or f"backup-{uuid.uuid4().hex[:12]}"
-        return _creation(pve, new, settings | _pruning(existing, keep), warnings)
+        preview, more = await _preview(pve, settings)
+        return _creation(pve, new, settings | _pruning(existing, keep), warnings + more, preview)
     if not settings:
         raise BadArgument("No changes were specified", next_step="Give the settings to change: schedule, storage, …")
-    return await _alteration(pve, existing, settings | _pruning(existing, keep), warnings)
+    preview, more = await _preview(pve, _with_selection(existing, settings))
+    return await _alteration(pve, existing, settings | _pruning(existing, keep), warnings + more, preview)
+
+
+async def _no_job_by_tag(pve: Cluster, tag: str) -> BadArgument:
+    """A job that lists the guests of a tag would silently miss those that get it later."""
+    rows = [row for row in await pve.inventory.guests() if tag.lower() in (own.lower() for own in row.tag_list)]
+    vmids = sorted(row.vmid for row in rows)
+    pooled = sorted({f"{row.vmid} ({row.pool})" for row in rows if row.pool})
+    other_pools = f". A guest is in one pool only, and these are in another: {', '.join(pooled)}" if pooled else ""
+    return BadArgument(
+        "PVE has no backup jobs by tag",
+        why=f"A job has guests, a pool or all guests. The tag {tag!r} is on {vmids or 'no guest'}",
+        next_step=either(
+            Advice("Put them into a pool and give {pool}", tools.pool_set(pool=tag, add_guests=vmids), pool=tag),
+            Advice(f"name them with {{guest}}, without those that get the tag later{other_pools}", guest=vmids),
+            Advice(
+                "or run this from a timer of this machine with `quorate call`",
+                tools.guest_bulk(action="backup", tag=tag),
+            ),
+        ),
+    )
+
+
+def _with_selection(existing: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as it will be. PVE drops the former selection if another one is set."""
+    replaced = {"vmid": ("pool", "all", "exclude"), "pool": ("vmid", "all", "exclude"), "all": ("vmid", "pool")}
+    gone = {name for way in replaced if settings.get(way) for name in replaced[way]}
+    return {**{name: value for name, value in existing.items() if name not in gone}, **settings}
+
+
+async def _preview(pve: Cluster, job: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The guests of the next run, what their backups will not hold, and what to warn of."""
+    rows = sorted(guests_of(job, await pve.inventory.guests()), key=lambda row: row.vmid)
+    if not rows:
+        return {"covers": "no guest"}, ("The job covers no guest at the moment",)
+    shown = [Guest(pve, row).label for row in rows[:GUESTS_PREVIEWED]]
+    more = [f"and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
+    guests = [Guest(pve, row) for row in rows if not row.node_is_offline][:GUESTS_CHECKED]
+    left_out = await describe_exclusions(pve, guests)
+    warnings = []
+    if left_out:
+        count = count_of(len(left_out["not_included"]), "guest")
+        warnings.append(f"Parts of {count} are in no backup of this job: see not_included")
+    if len(guests) < len(rows):
+        warnings.append(f"For {count_of(len(rows) - len(guests), 'guest')} it was not checked what a backup leaves out")
+    return {"covers": [*shown, *more], **left_out}, tuple(warnings)
 
 
 def _pruning(existing: dict[str, Any] | None, keep: str | None) -> dict[str, Any]:
@@ -269,7 +321,9 @@ async def _check_places(pve: Cluster, storage: str | None, node: str | None) -> 
     await require(pve, f"let a job write to {storage}", f"/storage/{storage}", "Datastore.Allocate")
 
 
-def _creation(pve: Cluster, job: str, settings: dict[str, Any], warnings: tuple[str, ...]) -> Plan:
+def _creation(
+    pve: Cluster, job: str, settings: dict[str, Any], warnings: tuple[str, ...], preview: dict[str, Any]
+) -> Plan:
     for needed in ("schedule", "storage"):
         if needed not in settings:
             raise BadArgument(
@@ -290,11 +344,16 @@ def _creation(pve: Cluster, job: str, settings: dict[str, Any], warnings: tuple[
         if "remove" in params
         else {}
     )
-    return Plan(summary, (call,), facts={"job": job, **kept}, warnings=warnings, after=lambda: _next_run(pve, job))
+    facts = {"job": job, **kept, **preview}
+    return Plan(summary, (call,), facts=facts, warnings=warnings, after=lambda: _next_run(pve, job))
 
 
 async def _alteration(
-    pve: Cluster, existing: dict[str, Any], settings: dict[str, Any], warnings: tuple[str, ...]
+    pve: Cluster,
+    existing: dict[str, Any],
+    settings: dict[str, Any],
+    warnings: tuple[str, ...],
+    preview: dict[str, Any],
 ) -> Plan:
     job = str(existing["id"])
     summary = f"Change backup job {job}"
@@ -305,7 +364,8 @@ async def _alteration(
         return edit.plan(f"Backup job {job} already has these settings")
     summary = f"{summary}: {', '.join(sorted(edit.changed))}"
     call = replace(edit.call, summary=summary)
-    return Plan(summary, (call,), facts={"job": job}, warnings=warnings, after=lambda: _next_run(pve, job))
+    facts = {"job": job, **preview}
+    return Plan(summary, (call,), facts=facts, warnings=warnings, after=lambda: _next_run(pve, job))
 
 
 async def _next_run(pve: Cluster, job: str) -> dict[str, Any]:

@@ -15,107 +15,10 @@ from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
+from quorate.tools.capacity_commitments import Request, count_fitting
+from quorate.tools.capacity_rooms import Placement, Room, StorageRoom, place_guests, rooms_of, storages_of
 from quorate.tools.health_findings import guest_label, names
 from quorate.units import parse_size, percent, size
-
-# Storages that allocate space only as it is written to, so that they can promise more than they have.
-THIN = frozenset({"lvmthin", "zfspool", "rbd", "btrfs", "dir", "nfs", "cifs", "cephfs"})
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """One node that is online."""
-
-    node: str
-    cores: float
-    load: float
-    memory: int
-    memory_used: int
-    memory_given: int
-    """Assigned to running guests; without ballooning and sharing, they may all use it."""
-    guests_use: int
-    cores_given: float
-
-    @property
-    def memory_free(self) -> int:
-        return max(0, self.memory - self.memory_used)
-
-    @property
-    def memory_ungiven(self) -> int:
-        """Memory left if every running guest uses all it was given, and the node itself what it uses now.
-
-        Below 0 the node has promised more than it has.
-        """
-        own = max(0, self.memory_used - self.guests_use)
-        return self.memory - own - self.memory_given
-
-
-def rooms_of(rows: list[Resource]) -> list[Room]:
-    return [_room(row, rows) for row in rows if row.type == "node" and row.status == "online" and row.maxmem]
-
-
-def _room(node: Resource, rows: list[Resource]) -> Room:
-    running = [row for row in rows if row.is_guest and row.node == node.node and row.status == "running"]
-    return Room(
-        node=node.node,
-        cores=node.maxcpu,
-        load=node.cpu,
-        memory=node.maxmem,
-        memory_used=node.mem,
-        memory_given=sum(row.maxmem for row in running),
-        guests_use=sum(row.mem for row in running),
-        cores_given=sum(row.maxcpu for row in running),
-    )
-
-
-@dataclass(slots=True)
-class StorageRoom:
-    """One storage as a node sees it."""
-
-    name: str
-    node: str
-    thin: bool
-    total: int
-    free: int
-    promised: int = 0
-    """The full size of all volumes; 0 where that is not known or nothing can be promised twice."""
-    hidden: bool = False
-    """These credentials cannot see what it has promised."""
-
-    async def read_promises(self, pve: Cluster) -> None:
-        """Without Datastore.Allocate PVE omits volumes from the list, and a partial total would mislead."""
-        if not self.thin:
-            return
-        try:
-            self.hidden = not await pve.may(f"/storage/{self.name}", "Datastore.Allocate")
-            volumes = [] if self.hidden else await pve.get(f"/nodes/{self.node}/storage/{self.name}/content")
-        except Problem:
-            self.hidden, volumes = True, []
-        self.promised = sum(int(volume.get("size") or 0) for volume in volumes)
-
-    def holds(self, disk: int) -> bool:
-        """True if there is room for the disk even when everything promised is written to."""
-        return self.free >= disk and self.promised + disk <= self.total
-
-    def __str__(self) -> str:
-        promised = f", {size(self.promised)} promised" if self.promised else ""
-        if self.hidden:
-            promised = ", how much it has promised is hidden"
-        return f"{self.name}: {size(self.free)} of {size(self.total)} free{promised}"
-
-
-def storages_of(rows: list[Resource], content: str) -> dict[str, list[StorageRoom]]:
-    """Node -> its storages for this content. Nodes that share a storage have the same object."""
-    rooms: dict[str, list[StorageRoom]] = {}
-    known: dict[tuple[str, str], StorageRoom] = {}
-    for row in rows:
-        if row.type == "storage" and row.status == "available" and content in row.content.split(","):
-            free = max(0, row.maxdisk - row.disk)
-            room = StorageRoom(row.storage, row.node, row.plugintype in THIN, row.maxdisk, free)
-            seen_by = "" if row.shared else row.node
-            rooms.setdefault(row.node, []).append(known.setdefault((row.storage, seen_by), room))
-    return rooms
-
 
 CONFIGS_AT_ONCE = 8
 CONFIGS_READ = 500
@@ -132,12 +35,6 @@ LOSS_COLUMNS = (
     "start_by_hand",
     "unread",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Placement:
-    to: Counter[str]
-    left: list[Resource]
 
 
 async def plan(pve: Cluster, rows: list[Resource], rooms: list[Room], fails: str) -> Table:
@@ -177,15 +74,15 @@ def _counts(row: Resource, rooms: list[Room]) -> bool:
 
 def _loss(node: str, guests: list[Resource], rooms: list[Room], stuck: dict[int, str], unread: set[int]) -> list[Any]:
     others = [room for room in rooms if room.node != node]
-    safe = _place(guests, {room.node: room.memory_ungiven for room in others}, others, by_use=False)
+    safe = place_guests(guests, {room.node: room.memory_ungiven for room in others}, others, by_use=False)
     verdict, placement = "yes", safe
     if safe.left:
-        placement = _place(guests, {room.node: room.memory_free for room in others}, others, by_use=True)
+        placement = place_guests(guests, {room.node: room.memory_free for room in others}, others, by_use=True)
         verdict = "no" if placement.left else "overcommitted"
     if any(not row.maxmem for row in guests):
         verdict, placement = (
             "unknown: the sizes of its guests are not known while it is down",
-            _Placement(Counter(), []),
+            Placement(Counter(), []),
         )
     return [
         node,
@@ -198,23 +95,6 @@ def _loss(node: str, guests: list[Resource], rooms: list[Room], stuck: dict[int,
         names(guest_label(row) for row in guests if not row.hastate and row.vmid not in stuck.keys() | unread),
         names(guest_label(row) for row in guests if row.vmid in unread),
     ]
-
-
-def _place(guests: list[Resource], room: dict[str, int], others: list[Room], *, by_use: bool) -> _Placement:
-    """Distribute guests, largest first, each to the node with most room; a VM needs a node with at least its cores."""
-    to: Counter[str] = Counter()
-    left: list[Resource] = []
-    cores = {other.node: other.cores for other in others}
-    for row in sorted(guests, key=lambda row: (-row.maxmem, row.vmid)):
-        needed = row.mem if by_use else row.maxmem
-        fitting = [node for node in room if room[node] >= needed and (row.kind == "ct" or cores[node] >= row.maxcpu)]
-        if not fitting:
-            left.append(row)
-            continue
-        best = max(fitting, key=lambda node: (room[node], node))
-        room[best] -= needed
-        to[best] += 1
-    return _Placement(to, left)
 
 
 async def _on_local_disks(
@@ -267,7 +147,7 @@ VERDICTS = ("yes", "overcommitted", "no")
     risk=Risk.READ,
     search_words=(
         "cope losing node survive run more vms size hold enough room fit another new guest place which node has "
-        "most free memory dies fails goes down everything rest spare headroom"
+        "most free memory dies fails goes down everything rest spare headroom how many overcommit reserve start boot"
     ),
 )
 async def capacity_plan(
@@ -277,10 +157,13 @@ async def capacity_plan(
     disk: Annotated[int | str, Meta(description="GiB, or such as 100G")] | None = None,
     content: Annotated[Literal["images", "rootdir"], Meta(description="images: VM, rootdir: container")] = "images",
     fails: Annotated[str, Meta(description="What if this node fails; all: each in turn")] | None = None,
+    count: Annotated[int, Meta(ge=1, description="How many such guests")] | None = None,
+    reserve: Annotated[int | str, Meta(description="With count: memory kept free per node, 4G or 10%")] | None = None,
 ) -> Table:
     """Where a guest of this size would fit, or with `fails` whether the guests of a node fit on the others.
 
-    Without arguments: the room on every node. Memory counts as used now and as assigned to running guests.
+    With `count` and `memory`: how many fit without overcommitting, even if any one node fails; guests that start at
+    boot count, too. Without arguments: the room on every node, by what is used now and assigned to running guests.
     """
     rows = await pve.inventory.rows()
     rooms = rooms_of(rows)
@@ -289,7 +172,9 @@ async def capacity_plan(
             "No node reports how much room it has",
             why="They are offline, or these credentials lack Sys.Audit on /nodes",
         )
-    if fails is not None:
+    if count is None and reserve is not None:
+        raise BadArgument("reserve needs count", next_step="Say how many guests are planned, and the memory of one")
+    if fails is not None and count is None:
         if (cores, memory, disk) != (None, None, None):
             raise BadArgument(
                 "fails cannot be combined with cores, memory and disk", next_step="Ask for them separately"
@@ -301,6 +186,9 @@ async def capacity_plan(
     places = storages_of(rows, content) if request.disk else {}
     unique_places = list({id(place): place for here in places.values() for place in here}.values())
     await gather_bounded(READS_AT_ONCE, [partial(place.read_promises, pve) for place in unique_places])
+    if count is not None:
+        planned = Request(count, request.memory, request.cores, request.disk, content)
+        return await count_fitting(pve, rows, rooms, places, planned, reserve, fails)
     fits = [_fit(room, places.get(room.node, []), request) for room in rooms]
     fits.sort(key=lambda fit: (VERDICTS.index(fit.verdict), fit.share))
     table = page(COLUMNS, [fit.row for fit in fits[:NODES_SHOWN]], limit=NODES_SHOWN, offset=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -25,10 +26,10 @@ from quorate.tools.firewall_rules import (
     Scope,
     consequences,
     not_in_force,
-    options_of,
     plan_rule_deletion,
     risk_of,
     scope_of,
+    with_defaults,
 )
 
 _NOT_OPTIONS = ("delete", "digest", "node", "vmid")
@@ -71,8 +72,9 @@ async def firewall_options_set(
             next_step=either(Advice("Give {enable}", enable=NAMED), "a policy", Advice("{options}", options=NAMED)),
         )
     await _check_names(pve, firewall, settings)
-    current = await options_of(pve, firewall)
-    present = current.pop("digest", "")
+    stored = await _read_options(pve, firewall)
+    present = stored.pop("digest", "")
+    current = with_defaults(firewall, stored)
     if digest and digest != present:
         raise Conflict(
             f"The firewall options of {firewall.label} have changed since they were read",
@@ -81,7 +83,6 @@ async def firewall_options_set(
     summary = f"Set firewall options of {firewall.label}: " + ", ".join(
         f"{name}={value}" for name, value in settings.items()
     )
-    stored = {**current, "enable": int(bool(current["enable"]))}  # the cluster keeps the time it was switched on
     params = {**unset_empty(settings), **({"digest": present} if present else {})}
     call = Call(summary, "PUT", f"{firewall.base}/options", params, firewall.target)
     edit = await create_or_change(pve, stored, call, call)
@@ -92,9 +93,28 @@ async def firewall_options_set(
     return Plan(
         summary,
         (edit.call,),
-        facts={"was": {name: current.get(name, "not set") for name in changed}},
+        facts={"was": {name: stored.get(name, _default_of(current, name)) for name in changed}},
         warnings=tuple(await _option_warnings(pve, firewall, changed, after)),
+        after=partial(_show_stored, pve, firewall),
     )
+
+
+def _default_of(current: Mapping[str, Any], name: str) -> str:
+    return f"not set, so {current[name]}" if name in current else "not set"
+
+
+async def _read_options(pve: Cluster, firewall: FirewallScope) -> dict[str, Any]:
+    """What PVE has stored, without defaults: a value equal to the default is stored like any other."""
+    stored = dict(await pve.get(f"{firewall.base}/options"))
+    if "enable" in stored:
+        stored["enable"] = int(bool(int(stored["enable"])))  # the cluster keeps the time it was switched on
+    return stored
+
+
+async def _show_stored(pve: Cluster, firewall: FirewallScope) -> dict[str, Any]:
+    stored = await _read_options(pve, firewall)
+    stored.pop("digest", None)
+    return {"stored": stored}
 
 
 async def _check_names(pve: Cluster, firewall: FirewallScope, names: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import gather_bounded
 from quorate.tools.directory import unknown
+from quorate.tools.firewall_packets import Match, Rule, match_port
 from quorate.units import count_of
 
 CLUSTER = "/cluster/firewall"
@@ -135,7 +136,11 @@ def rule_row(rule: dict[str, Any]) -> list[Any]:
 
 async def options_of(pve: Cluster, firewall: FirewallScope) -> dict[str, Any]:
     """The options that count, defaults included."""
-    options = {**DEFAULTS[firewall.scope], **await pve.get(f"{firewall.base}/options")}
+    return with_defaults(firewall, await pve.get(f"{firewall.base}/options"))
+
+
+def with_defaults(firewall: FirewallScope, stored: Mapping[str, Any]) -> dict[str, Any]:
+    options = {**DEFAULTS[firewall.scope], **stored}
     return options | {"enable": int(options["enable"])}
 
 
@@ -207,13 +212,8 @@ async def _log(pve: Cluster, firewall: FirewallScope, limit: int, offset: int) -
 WEB, SSH = 8006, 22
 SERVICES = {WEB: "the web interface and API (8006)", SSH: "SSH (22)"}
 
-_MACROS = {"ssh": {SSH}}
-_PORT_NAMES = {"ssh": SSH}
-_TCP = ("", "tcp", "6")
 # A rule with one of these concerns some of the packets only.
 _NARROWING = ("source", "dest", "sport", "iface")
-
-Rule = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def access_to(firewall: Firewall, node: str, port: int) -> Access:
         return Access(everyone=True)
     sources: list[str] = []
     for where, rule in _in_order(firewall, node):
-        if not _concerns(rule, port):
+        if match_port(rule, port) is not Match.YES:
             continue
         narrow = [f"{key} {rule[key]}" for key in _NARROWING if rule.get(key)]
         if rule["action"] == "ACCEPT":
@@ -300,21 +300,6 @@ def _in_order(firewall: Firewall, node: str) -> Iterable[tuple[str, Rule]]:
                 yield from ((f"security group {name}", inner_rule) for inner_rule in inner)
             elif rule["type"] == "in":
                 yield where, rule
-
-
-def _concerns(rule: Rule, port: int) -> bool:
-    if rule.get("macro"):
-        return port in _MACROS.get(str(rule["macro"]).lower(), ())
-    if str(rule.get("proto", "")) not in _TCP:
-        return False
-    return not rule.get("dport") or any(_covers(part, port) for part in str(rule["dport"]).split(","))
-
-
-def _covers(part: str, port: int) -> bool:
-    first, colon, last = part.strip().partition(":")
-    if colon:
-        return first.isdecimal() and last.isdecimal() and int(first) <= port <= int(last)
-    return (int(first) if first.isdecimal() else _PORT_NAMES.get(first.lower())) == port
 
 
 def remarks(firewall: Firewall) -> list[str]:

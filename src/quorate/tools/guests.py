@@ -7,7 +7,6 @@ import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -21,8 +20,8 @@ from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.lookup import Resource
 from quorate.pve.stored_objects import hide_secrets
-from quorate.pve.tasks import gather_bounded
 from quorate.tools.guest_addresses import AddressFinder, read_reported
+from quorate.tools.guest_search import Configured, Option, search_configs
 from quorate.units import Quantity, duration, load_of, moment, percent, size, unused_size, used_of
 
 
@@ -80,8 +79,6 @@ def _name_matches(name: str, pattern: str) -> bool:
 COLUMNS = ("vmid", "name", "type", "node", "status", "cpu", "mem", "disk", "tags", "pool", "lock")
 ADDRESS_COLUMNS = ("addresses", "addresses_from")
 NOTES_SHOWN = 500
-READS_AT_ONCE = 16
-CONFIGS_AT_MOST = 300
 
 SORTS: Mapping[str, Callable[[Resource], Any]] = {
     "vmid": lambda row: row.vmid,
@@ -98,7 +95,7 @@ SORTS: Mapping[str, Callable[[Resource], Any]] = {
     risk=Risk.READ,
     search_words=(
         "location machine ip count list everything node powered off vms containers running stopped guests find "
-        "search tag pool name"
+        "search tag pool name which guest has mac address uses bridge vlan disk start at boot"
     ),
     example="status=running tag=prod",
 )
@@ -112,6 +109,10 @@ async def guest_list(
     pool: str | None = None,
     template: Annotated[bool, Meta(description="Only templates; false: none")] | None = None,
     protection: bool | None = None,
+    onboot: bool | None = None,
+    find: Annotated[str, Meta(description="MAC, IP address or network, bridge, vlan20, or part of a disk")]
+    | None = None,
+    columns: Annotated[list[Option], Meta(description="To add")] | None = None,
     sort: Annotated[
         Literal["vmid", "name", "cpu", "mem", "disk", "uptime"],
         Meta(description="Largest first"),
@@ -122,16 +123,25 @@ async def guest_list(
 ) -> Table:
     """Find VMs and containers; cpu is the load of the guest's cores, mem is used/assigned, disk is assigned."""
     rows = await Filter(node, type, status, name, tag, pool, template).apply(pve, sort=sort)
-    if protection is not None:
-        rows = await _with_protection(pve, rows, protection=protection)
+    added = tuple(dict.fromkeys(columns or ()))
+    facts: dict[str, Any] = {}
+    configured: list[Configured] | None = None
+    if added or find is not None or protection is not None or onboot is not None:
+        options: dict[Option, bool | None] = {"protection": protection, "onboot": onboot}
+        configured, unread = await search_configs(pve, rows, find, options)
+        rows, facts = [guest.row for guest in configured], {"not_read": unread} if unread else {}
     shown = rows[offset : offset + limit]
-    columns: tuple[str, ...] = COLUMNS
+    header: tuple[str, ...] = COLUMNS
     lines = [_row(row) for row in shown]
+    if configured is not None and (added or find is not None):
+        header = (*header, *added, *(("match",) if find is not None else ()))
+        details = configured[offset : offset + limit]
+        lines = [[*line, *_details(guest, added)] for line, guest in zip(lines, details, strict=True)]
     if addresses:
-        columns = (*COLUMNS, *ADDRESS_COLUMNS)
+        header = (*header, *ADDRESS_COLUMNS)
         lines = [[*line, *cells] for line, cells in zip(lines, await AddressFinder(pve).list_all(shown), strict=True)]
-    table = page(columns, lines, limit=limit, offset=0)
-    table.offset, table.total = offset, len(rows)
+    table = page(header, lines, limit=limit, offset=0)
+    table.offset, table.total, table.facts = offset, len(rows), facts
     if away := nodes_away(rows, pve.clock.time()):
         table.facts["offline"] = away
     if sort != "vmid":
@@ -139,6 +149,11 @@ async def guest_list(
     if table.next_offset is not None:
         table.note = "narrow with node, type, status, name, tag or pool"
     return table
+
+
+def _details(guest: Configured, added: Sequence[Option]) -> list[str]:
+    """Only a search leaves matches."""
+    return [*("yes" if guest.has(option) else "no" for option in added), *filter(None, ["; ".join(guest.matches)])]
 
 
 def nodes_away(rows: Iterable[Resource], now: float) -> list[str]:
@@ -176,20 +191,6 @@ def _row(row: Resource) -> list[Any]:
         row.tags,
         row.pool,
         row.lock,
-    ]
-
-
-async def _with_protection(pve: Cluster, rows: Sequence[Resource], *, protection: bool) -> Sequence[Resource]:
-    """The guests with this protection; the cluster's view does not show it, so each configuration is read."""
-    if len(rows) > CONFIGS_AT_MOST:
-        raise BadArgument(
-            f"protection would read the configurations of {len(rows)} guests", next_step="Narrow with node, tag or pool"
-        )
-    configs = await gather_bounded(READS_AT_ONCE, [partial(Guest(pve, row).get, "config") for row in rows])
-    return [
-        row
-        for row, config in zip(rows, configs, strict=True)
-        if values.is_on(config.get("protection", 0)) == protection
     ]
 
 

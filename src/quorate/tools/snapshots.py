@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import fnmatch
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import OMITTED, Advice, Sentence, Wording, either, tools
-from quorate.operations.plan import Call, Plan, guest_call
+from quorate.hints import NAMED, OMITTED, Advice, Sentence, Wording, either, see, tools
+from quorate.operations.plan import Call, Failure, Plan, guest_call
 from quorate.operations.preconditions import (
     NEWEST_ONLY,
     data_volumes,
@@ -23,14 +25,18 @@ from quorate.operations.preconditions import (
     snapshots_of,
     storages_on,
 )
-from quorate.operations.registry import GuestRef, Risk, Table, operation, page
-from quorate.problems import BadArgument, Conflict
+from quorate.operations.registry import NAMES, GuestRef, Risk, Table, operation, page
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, catch_problem
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.tasks import gather_bounded
 from quorate.tools.guest_power import power_call, state_of
-from quorate.units import duration, moment, yes
+from quorate.tools.guests import Filter
+from quorate.units import count_of, duration, moment, parse_span, yes
 
 COLUMNS = ("snapshot", "level", "parent", "taken", "age", "ram", "description")
 LONGEST_NAME = 40
+READS_AT_ONCE = 8
+MOST_AT_ONCE = 100
 _WITH_SNAPSHOTS = frozenset({"btrfs", "lvmthin", "rbd", "zfspool"})
 _NAME = re.compile(r"[a-z][a-z0-9_-]+", re.I)
 _RESERVED = {"vm": ("current", "pending"), "ct": ("current", "vzdump")}
@@ -286,23 +292,119 @@ async def _refuse_newer(pve: Cluster, guest: Guest, snapshots: list[dict[str, An
 @operation(
     toolset="snapshots",
     risk=Risk.DESTROY,
-    search_words="snapshots remove cleanup",
+    search_words="snapshots remove cleanup old older than several all pattern age",
     example="guest=docker01 snapshot=before-upgrade",
 )
-async def snapshot_delete(pve: Cluster, guest: GuestRef, snapshot: str) -> Plan:
-    """Delete a snapshot. The guest stays as it is; later snapshots are kept."""
-    target = await pve.guest(guest)
-    status, snapshots = await asyncio.gather(target.get("status/current"), snapshots_of(target))
-    row = existing_snapshot(target, snapshots, snapshot)
-    refuse_locked(target, status)
-    children = [other["name"] for other in snapshots if other.get("parent") == snapshot]
-    summary = f"Delete snapshot {snapshot} of {target}"
-    few = len(children) == 1
-    below = f"below {row['parent']}" if row.get("parent") else "at the root of the tree"
-    kept = f"Its {'child' if few else 'children'} {', '.join(children)} {'is' if few else 'are'} kept, {below}"
+async def snapshot_delete(
+    pve: Cluster,
+    guest: Annotated[
+        int | str | list[int | str], Meta(description="vmid or name, a list, or web*", extra={NAMES: ("guest",)})
+    ],
+    snapshot: Annotated[str, Meta(description="Name, or auto-*")],
+    older_than: Annotated[str, Meta(description="Such as 7d")] | None = None,
+) -> Plan:
+    """Delete a snapshot, or all that match. The guest stays as it is; later snapshots are kept."""
+    targets = await _resolve_guests(pve, guest)
+    newest = pve.clock.time() + pve.client.clock_skew - (parse_span(older_than) if older_than else 0)
+    only_one = older_than is None and not _is_pattern(snapshot) and len(targets) == 1
+    choices = await gather_bounded(
+        READS_AT_ONCE, [partial(_try_to_choose, target, snapshot, newest, exact=only_one) for target in targets]
+    )
+    chosen = [choice for choice in choices if not isinstance(choice, Problem) and choice.rows]
+    problems = [
+        (target, choice) for target, choice in zip(targets, choices, strict=True) if isinstance(choice, Problem)
+    ]
+    if not chosen:
+        raise problems[0][1] if problems else _no_match(targets, snapshot, older_than)
+    count = sum(len(choice.rows) for choice in chosen)
+    if count > MOST_AT_ONCE:
+        raise BadArgument(
+            f"{count_of(count, 'snapshot')} match, and one call deletes at most {MOST_AT_ONCE}",
+            next_step=Advice("Name fewer guests, or give a longer {older_than}", older_than=NAMED),
+        )
+    calls = [choice.delete(row["name"]) for choice in chosen for row in choice.rows]
+    guests = str(chosen[0].guest) if len(chosen) == 1 else count_of(len(chosen), "guest")
+    first = chosen[0].rows[0]
+    alone: dict[str, Any] = {"taken": moment(first.get("snaptime", 0)), "children": chosen[0].children}
     return Plan(
-        summary,
-        (guest_call(target, "DELETE", f"snapshot/{snapshot}", summary),),
-        facts={"taken": moment(row.get("snaptime", 0)), "children": children},
-        warnings=(kept,) if children else (),
+        calls[0].summary if count == 1 else f"Delete {count_of(count, 'snapshot')} of {guests}",
+        tuple(calls),
+        failures=tuple(Failure.about(str(target), str(problem)) for target, problem in problems),
+        independent=len(chosen) > 1,
+        sequences=tuple(len(choice.rows) for choice in chosen) if len(chosen) > 1 else (),
+        facts=alone if count == 1 else {},
+        warnings=tuple(warning for choice in chosen for warning in choice.warnings()),
+    )
+
+
+def _is_pattern(text: object) -> bool:
+    return isinstance(text, str) and any(mark in text for mark in "*?[")
+
+
+async def _resolve_guests(pve: Cluster, refs: int | str | list[int | str]) -> list[Guest]:
+    """The guests of a reference, a list or patterns, each once."""
+    listed = refs if isinstance(refs, list) else [refs]
+    by_pattern = [
+        row for ref in listed if _is_pattern(ref) for row in await Filter(name=str(ref)).apply(pve, to_act=True)
+    ]
+    guests = await pve.guests([ref for ref in listed if not _is_pattern(ref)])
+    by_vmid = {guest.vmid: guest for guest in [*guests, *(Guest(pve, row) for row in by_pattern if not row.template)]}
+    if not by_vmid:
+        raise NotFound("No guest matches", next_step=see("See the names", tools.guest_list))
+    return [by_vmid[vmid] for vmid in sorted(by_vmid)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The snapshots of a guest that will be deleted, oldest first."""
+
+    guest: Guest
+    rows: list[dict[str, Any]]
+    everything: list[dict[str, Any]]
+
+    @property
+    def names(self) -> list[str]:
+        return [row["name"] for row in self.rows]
+
+    @property
+    def children(self) -> list[str]:
+        """Kept snapshots that were taken on top of one that goes."""
+        return [
+            row["name"] for row in self.everything if row.get("parent") in self.names and row["name"] not in self.names
+        ]
+
+    def delete(self, name: str) -> Call:
+        return guest_call(self.guest, "DELETE", f"snapshot/{name}", f"Delete snapshot {name} of {self.guest}")
+
+    def warnings(self) -> list[str]:
+        if not self.children:
+            return []
+        few = len(self.children) == 1
+        if len(self.rows) > 1:
+            return [f"{self.guest}: {', '.join(self.children)} {'is' if few else 'are'} kept"]
+        row = self.rows[0]
+        below = f"below {row['parent']}" if row.get("parent") else "at the root of the tree"
+        kept = f"{', '.join(self.children)} {'is' if few else 'are'} kept, {below}"
+        return [f"Its {'child' if few else 'children'} {kept}"]
+
+
+async def _try_to_choose(guest: Guest, snapshot: str, newest: float, *, exact: bool) -> _Choice | Problem:
+    return await catch_problem(_choose(guest, snapshot, newest, exact=exact))
+
+
+async def _choose(guest: Guest, snapshot: str, newest: float, *, exact: bool) -> _Choice:
+    status, snapshots = await asyncio.gather(guest.get("status/current"), snapshots_of(guest))
+    rows = [row for row in snapshots if fnmatch.fnmatchcase(row["name"], snapshot) and row.get("snaptime", 0) <= newest]
+    if exact:
+        rows = [existing_snapshot(guest, snapshots, snapshot)]
+    if rows:
+        refuse_locked(guest, status)
+    return _Choice(guest, rows, snapshots)
+
+
+def _no_match(guests: list[Guest], snapshot: str, older_than: str | None) -> NotFound:
+    age = f" older than {older_than}" if older_than else ""
+    return NotFound(
+        f"No snapshot {snapshot!r}{age} of {str(guests[0]) if len(guests) == 1 else count_of(len(guests), 'guest')}",
+        next_step=see("See those that exist", tools.snapshot_list(guest=guests[0].vmid)),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -12,13 +14,19 @@ from quorate.hints import Advice, tools
 from quorate.operations.exemptions import REPEATABLE_TASK
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
+from quorate.problems import Problem, catch_problem
 from quorate.pve.backups import BACKUP_TASK, describe_failed_backups, read_failed_backups
 from quorate.pve.cluster import Cluster
 from quorate.pve.errors import failure_advice
-from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, follow, read_log_tail, read_state
-from quorate.units import duration, moment
+from quorate.pve.tasks import Report, TaskOutcome, TaskState, Upid, follow, gather_bounded, read_log_tail, read_state
+from quorate.units import count_of, duration, moment
 
 COLUMNS = ("started", "node", "type", "id", "user", "status", "took", "task")
+
+USERS_SHOWN = 10
+TASKS_READ = 500
+NODES_AT_ONCE = 8
+_DESTROYS = ("qmdestroy", "vzdestroy")
 
 STOP_SECONDS = 10.0
 
@@ -41,17 +49,19 @@ async def task_list(
     limit: Annotated[int, Meta(ge=1, le=200)] = 20,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Recent tasks, newest first: of the whole cluster, of a node or of a guest."""
+    """Recent tasks, newest first, with counts: of the whole cluster, of a node, or of a guest since it exists."""
     target = await pve.guest(guest) if guest is not None else None
     if node is not None:
         await pve.inventory.node(node)
-    elif target is not None:
-        node = target.row.node
-    if node is None:
+    facts: dict[str, Any] = {}
+    if node is None and target is None and user is None:
         rows = await pve.get("/cluster/tasks")
     else:
-        vmid = {"vmid": target.vmid} if target else {}
-        rows = await pve.get(f"/nodes/{node}/tasks", source="all", limit=500, **vmid)
+        rows, unread = await _read_nodes(pve, node, {"vmid": target.vmid} if target else {})
+        facts |= {"not_read": unread} if unread else {}
+    if target is not None:
+        rows, earlier = _without_predecessor(rows)
+        facts |= {"left_out": f"{count_of(earlier, 'task')} of an earlier guest {target.vmid}"} if earlier else {}
     chosen = [
         row
         for row in rows
@@ -60,7 +70,37 @@ async def task_list(
     chosen.sort(key=lambda row: -row["starttime"])
     table = page(COLUMNS, (_row(row) for row in chosen), limit=limit, offset=offset)
     table.keys = [-row["starttime"] for row in chosen[offset : offset + limit]]
+    counts = {"outcomes": Counter(map(_outcome, chosen)), "users": Counter(map(_name_user, chosen))}
+    table.facts = {**facts, **{name: dict(count.most_common(USERS_SHOWN)) for name, count in counts.items() if count}}
     return table
+
+
+async def _read_nodes(
+    pve: Cluster, node: str | None, about: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The tasks of a node, or of all nodes because guests move and tasks stay; and why some could not be read."""
+    known = await pve.inventory.of_type("node")
+    nodes = [node] if node else sorted(row.node for row in known if row.status == "online")
+    reads = [partial(pve.get, f"/nodes/{name}/tasks", source="all", limit=TASKS_READ, **about) for name in nodes]
+    if node is not None:
+        return await reads[0](), []
+    answers = await gather_bounded(NODES_AT_ONCE, [partial(_read_or_explain, read) for read in reads])
+    unread = [f"{row.node} is offline" for row in known if row.node not in nodes]
+    unread += [
+        f"{name}: {answer.what}" for name, answer in zip(nodes, answers, strict=True) if isinstance(answer, Problem)
+    ]
+    return [row for answer in answers if not isinstance(answer, Problem) for row in answer], unread
+
+
+async def _read_or_explain(read: Callable[[], Awaitable[Any]]) -> Any:
+    return await catch_problem(read())
+
+
+def _without_predecessor(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The tasks since a guest with this vmid was last destroyed: those before were about another guest."""
+    destroyed = [row["starttime"] for row in rows if row["type"] in _DESTROYS and _outcome(row) == "ok"]
+    own = [row for row in rows if row["starttime"] > max(destroyed, default=0)]
+    return own, len(rows) - len(own)
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -72,8 +112,13 @@ def _outcome(row: dict[str, Any]) -> str:
 
 def _is_by(user: str, row: dict[str, Any]) -> bool:
     """The user itself or one of its tokens, which PVE names within `user` or in a separate field."""
-    who = f"{row['user']}!{row['tokenid']}" if row.get("tokenid") else str(row["user"])
+    who = _name_user(row)
     return who == user or who.startswith(f"{user}!")
+
+
+def _name_user(row: dict[str, Any]) -> str:
+    """The user, with the token if it was one: `root@pam!backup`."""
+    return f"{row['user']}!{row['tokenid']}" if row.get("tokenid") else str(row["user"])
 
 
 def _row(row: dict[str, Any]) -> list[Any]:
@@ -83,7 +128,7 @@ def _row(row: dict[str, Any]) -> list[Any]:
         row["node"],
         row["type"],
         str(row.get("id") or ""),
-        row["user"],
+        _name_user(row),
         str(row.get("status") or "") if ended else "running",
         duration(ended - row["starttime"]) if ended else "",
         row["upid"],

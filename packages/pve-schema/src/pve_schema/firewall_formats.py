@@ -11,6 +11,24 @@ _LONGEST_IPSET: Final = 64
 _LONGEST_ALIAS: Final = 64
 _MOST_PORTS: Final = 15
 
+MACRO_SETTINGS: Final[dict[str, list[dict[str, str]]]] = {
+    name: [dict(zip(("proto", "dport"), rule.split("/"), strict=False)) for rule in rules.split("+")]
+    for name, rules in re.findall(r"(\S+)=(\S+)", (
+        "Amanda=udp/10080+tcp/10080 Auth=tcp/113 BGP=tcp/179 Ceph=tcp/6789+tcp/3300+tcp/6800:7300"
+        " Citrix=tcp/1494+udp/1604+tcp/2598 CVS=tcp/2401"
+        " DAAP=tcp/3689+udp/3689 DNS=udp/53+tcp/53 FTP=tcp/21 Finger=tcp/79 GRE=47 Git=tcp/9418 HKP=tcp/11371"
+        " HTTP=tcp/80 HTTPS=tcp/443 IMAP=tcp/143 IMAPS=tcp/993 IRC=tcp/6667 L2TP=udp/1701 LDAP=tcp/389 LDAPS=tcp/636"
+        " MDNS=udp/5353 MSSQL=tcp/1433 Mail=tcp/25+tcp/465+tcp/587 Munin=tcp/4949 MySQL=tcp/3306 NNTP=tcp/119"
+        " NNTPS=tcp/563 NTP=udp/123 OSPF=89 OpenVPN=udp/1194 PMG=tcp/8006 POP3=tcp/110 POP3S=tcp/995"
+        " PPtP=47+tcp/1723 PostgreSQL=tcp/5432 RDP=tcp/3389 Rsync=tcp/873 SMB=udp/135,445+udp/137:139+tcp/135,139,445"
+        " SMTP=tcp/25 SMTPS=tcp/465"
+        " SNMP=udp/161:162+tcp/161 SPICEproxy=tcp/3128 SSH=tcp/22 SVN=tcp/3690 Squid=tcp/3128 Submission=tcp/587"
+        " Syslog=udp/514+tcp/514 TFTP=udp/69 Telnet=tcp/23 VNC=tcp/5900:5999 Web=tcp/80+tcp/443 Webcache=tcp/8080"
+        " Webmin=tcp/10000 Whois=tcp/43"
+    ))
+}  # fmt: skip
+"""Protocol and ports that a macro sets. Those of the other macros depend on the address family."""
+
 _PROTOCOL_NAMES: Final = (
     "ip icmp igmp ggp ipencap st tcp egp igp pup udp hmp xns-idp rdp iso-tp4 dccp xtp ddp idpr-cmtp ipv6"
     " ipv6-route ipv6-frag idrp rsvp gre esp ah skip ipv6-icmp icmpv6 ipv6-nonxt ipv6-opts vmtp eigrp ospf ax.25"

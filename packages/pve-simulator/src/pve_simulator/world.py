@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from pve_simulator.nodes.tasks import Tasks
 from pve_simulator.storage.storages import Storage
 
 _Part = TypeVar("_Part")
+_Row = TypeVar("_Row")
 
 
 @dataclass(slots=True)
@@ -194,3 +196,13 @@ class World:
 def missing_config(node: str, kind: Kind, vmid: int) -> str:
     """PVE's text for a guest that is not on this node."""
     return f"Configuration file '{config_path(node, kind, vmid)}' does not exist"
+
+
+class ListOrder:
+    """PVE keeps nodes, storages and content types in hashes, so each of its workers lists them in its own order."""
+
+    def __init__(self, world: World) -> None:
+        self._chance = random.Random(world.seed)  # noqa: S311 (repeatable on purpose)
+
+    def shuffle(self, rows: Sequence[_Row]) -> list[_Row]:
+        return self._chance.sample(rows, len(rows))

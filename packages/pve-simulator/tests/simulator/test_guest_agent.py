@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pve_simulator.api_client import Api, Reply
+from pve_simulator.storage.storages import Volume
 
 AGENT = "/nodes/pve1/qemu/102/agent"
 
@@ -242,3 +243,24 @@ async def test_pve_8_asks_for_vm_monitor(api: Api):
     denied = await execute(api.as_token("bob@pve!monitor"), "true")
     assert denied.reason == "Permission check failed (/vms/102, VM.Monitor)"
     assert (await execute(api, "true")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [
+        ({"ide2": "local:iso/rescue-live.iso,media=cdrom", "ostype": "l26"}, True),
+        ({"ide2": "local:iso/debian-13.1.0-amd64-netinst.iso,media=cdrom", "ostype": "l26"}, False),
+        ({"ide2": "local:iso/rescue-live.iso,media=cdrom", "ostype": "win11"}, False),
+        ({"ide2": "local:iso/rescue-live.iso,media=cdrom", "ostype": "other"}, False),
+        ({}, False),
+    ],
+)
+async def test_only_systems_with_an_agent_answer_for_it(api: Api, options: dict[str, str], answers: bool):
+    image = Volume("local:iso/rescue-live.iso", "iso", "iso", 1024, 1024, 0)
+    api.cluster.world.storages["local"].add("pve1", image)
+    await api.post("/nodes/pve1/qemu", vmid=500, agent="1", start=1, **options)
+    await api.clock.advance(30)
+    assert api.cluster.world.guests[500].running
+    reply = await api.get("/nodes/pve1/qemu/500/agent/get-osinfo")
+    assert (reply.status == 200) is answers
+    assert answers or reply.reason == "QEMU guest agent is not running"

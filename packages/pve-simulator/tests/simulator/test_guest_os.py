@@ -164,6 +164,26 @@ def test_the_system_agrees_with_the_cluster():
     assert "ID=ubuntu" in run("cat /etc/os-release", inside).io.out.decode()
 
 
+@pytest.mark.parametrize(
+    ("drives", "remembers"),
+    [
+        ({"ide2": "local:iso/live.iso,media=cdrom", "boot": "order=ide2;scsi0"}, False),
+        ({"ide2": "local:iso/live.iso,media=cdrom", "boot": "order=scsi0;ide2"}, True),
+        ({"ide2": "none,media=cdrom", "boot": "order=ide2;scsi0"}, True),  # an empty drive boots nothing
+    ],
+)
+def test_a_system_that_was_booted_from_a_cd_forgets_its_files_when_it_stops(drives: dict[str, str], remembers: bool):
+    inside = machine()
+    guest = inside.guest
+    guest.config.update(drives)
+    run("echo kept > /root/note; hostname changed; echo changed > /etc/hostname", inside)
+    guest.stop_running()
+    guest.start_running(inside.now() + 60, pid=4711)
+    inside = inside.world.part(Machines).of(guest)
+    assert (run("cat /root/note", inside).io.out.decode() == "kept\n") is remembers
+    assert (inside.hostname == "changed") is remembers
+
+
 def test_a_container_runs_on_the_kernel_of_its_node():
     assert run("uname -r", machine(200)).io.out == b"6.17.2-1-pve\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pve_simulator.api_client import Api
+from pve_simulator.cluster.ha_manager import HaManager
 from simulator.consistency import at_rest
 
 RESOURCES = "/cluster/ha/resources"
@@ -93,6 +94,26 @@ async def test_a_resource_moved_against_a_rule_about_nodes_is_moved_and_then_mov
         ("pve1", "started"), ("pve1", "migrate"), ("pve2", "migrate"), ("pve1", "migrate"),
         ("pve1", "starting"), ("pve1", "started"),
     ]  # fmt: skip
+    assert not list(at_rest(api.cluster.world))
+
+
+async def test_a_node_in_maintenance_loses_its_resources_until_the_maintenance_ends(api: Api) -> None:
+    manager = api.cluster.world.part(HaManager)
+    manager.request_maintenance("pve1", enable=True)
+    assert await places(api, "vm:101", 60) == [
+        ("pve1", "started"), ("pve1", "migrate"), ("pve2", "migrate"), ("pve2", "starting"), ("pve2", "started"),
+    ]  # fmt: skip
+    rows = {row["id"]: row for row in (await api.get("/cluster/ha/status/current")).data}
+    assert "(maintenance mode" in rows["lrm:pve1"]["status"]
+    assert "maintenance" not in rows["lrm:pve2"]["status"]
+    status = (await api.get("/cluster/ha/status/manager_status")).data
+    assert status["manager_status"]["node_status"]["pve1"] == "maintenance"
+    await api.post(f"{RESOURCES}/vm:101/migrate", node="pve1")
+    await api.clock.advance(90)
+    assert await node_of(api, "vm:101") == ("pve2", "started")
+    manager.request_maintenance("pve1", enable=False)
+    await api.clock.advance(90)
+    assert await node_of(api, "vm:101") == ("pve1", "started")
     assert not list(at_rest(api.cluster.world))
 
 

@@ -82,12 +82,14 @@ async def test_empty_options_are_not_stored(api: Api) -> None:
     assert "comment" not in (await api.get("/cluster/backup/nightly")).data
 
 
-async def test_of_an_ha_rule_only_disable_is_dropped_when_off(api: Api) -> None:
+async def test_of_an_ha_rule_or_resource_only_strict_is_stored_when_off(api: Api) -> None:
     rule = {"type": "node-affinity", "resources": "vm:101", "nodes": "pve1", "comment": "", "disable": 0, "strict": 0}
     assert (await api.post("/cluster/ha/rules", rule="here", **rule)).status == 200
     stored = (await api.get("/cluster/ha/rules/here")).data
     assert {"comment", "disable"}.isdisjoint(stored)
     assert stored["strict"] == 0
+    await api.post("/cluster/ha/resources", sid="vm:108", comment="")
+    assert "comment" not in (await api.get("/cluster/ha/resources/vm:108")).data
     await api.put("/cluster/ha/rules/here", type="node-affinity", disable=1)
     await api.put("/cluster/ha/rules/here", type="node-affinity", disable=0)
     assert "disable" not in (await api.get("/cluster/ha/rules/here")).data

@@ -46,6 +46,15 @@ async def test_a_node_answers_with_its_name_and_version(api: Api):
 
 
 @pytest.mark.api(ssh=True)
+async def test_maintenance_of_a_node_is_a_command_of_its_shell(api: Api):
+    assert (await run_on_node(api, "ha-manager crm-command node-maintenance enable pve2"))[0] == 0
+    await api.clock.advance(20)
+    rows = {row["id"]: row for row in (await api.get("/cluster/ha/status/current")).data}
+    assert "maintenance" in rows["lrm:pve2"]["status"]
+    assert (await run_on_node(api, "ha-manager crm-command node-maintenance enable pve9"))[0] == 255
+
+
+@pytest.mark.api(ssh=True)
 async def test_another_key_is_refused(api: Api):
     stranger = asyncssh.generate_private_key("ssh-ed25519")
     with pytest.raises(asyncssh.PermissionDenied):

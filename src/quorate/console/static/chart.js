@@ -10,15 +10,17 @@ window.drawLoad = (function () {
   }
 
   // The box has to be in the page with all of its neighbors, so that it has its width.
-  return function (box, title, height, times, lines) {
+  // The axis ends at `top`, or at the largest value of what has no limit.
+  return function (box, title, height, times, lines, top) {
     const ink = getComputedStyle(document.body).color;
     const axis = { stroke: ink, grid: { stroke: ink, width: 0.15 } };
     const dates = { ...axis, values: (plot, all, at, space, step) => all.map((one) => tick(one, step)) };
     const time = { value: (plot, one) => one == null ? "--" : stamp(one).slice(0, 16).replace("T", " ") };
     new uPlot({
       title: title, width: box.clientWidth, height: height,
-      scales: { y: { range: (plot, low, high) => [0, Math.max(high, 1)] } },
+      scales: { y: { range: (plot, low, high) => [0, Math.max(high, top || 1)] } },
       axes: [dates, axis],
+      cursor: { sync: { key: "load" } },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       series: [time, ...lines.map((line) => ({ label: line.label, stroke: line.stroke, width: 1.5 }))],
     }, [times, ...lines.map((line) => line.values)], box);

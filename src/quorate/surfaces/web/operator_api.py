@@ -24,6 +24,7 @@ from quorate.config import Access
 from quorate.config.http import HttpSettings
 from quorate.console.templates import PATH as CONSOLE
 from quorate.documents import Unreadable, read_json
+from quorate.pipeline.approval import ApprovalPending
 from quorate.pipeline.redaction import clean
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused
 from quorate.state.approvals import Approval, Approvals, State
@@ -44,10 +45,15 @@ STATUS: tuple[tuple[type[Problem], int], ...] = (
     (PassphraseLocked, 429),
     (PassphraseNotSet, 409),
     (Conflict, 409),
+    (ApprovalPending, 409),
     (Refused, 403),
     (BadArgument, 400),
     (StateUnavailable, 503),
 )
+
+
+def status_of(problem: Problem) -> int:
+    return next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
 
 
 class OperatorApi:
@@ -74,8 +80,7 @@ class OperatorApi:
                 response: Response = await handle(request)
                 return response
             except Problem as problem:
-                status = next((status for kind, status in STATUS if isinstance(problem, kind)), 500)
-                return refusal(status, problem.code, str(problem))
+                return refusal(status_of(problem), problem.code, str(problem))
 
         return run
 
@@ -197,7 +202,8 @@ FREEZE_PATH = "/freeze"
 
 class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
     action: Literal["freeze", "unfreeze"]
-    passphrase: str
+    passphrase: str = ""
+    """Needed only to unfreeze: stopping is easy."""
     reason: str = ""
 
 
@@ -230,13 +236,13 @@ class FreezeApi(OperatorApi):
             body: FreezeRequest = read_json(await request.body(), FreezeRequest)
         except Unreadable:
             raise BadArgument(
-                "The body must be JSON with action (freeze or unfreeze), passphrase and perhaps reason"
+                "The body must be JSON with action (freeze or unfreeze), perhaps reason, and the passphrase to unfreeze"
             ) from None
         self.require_admin("The freeze is")
-        await self.prove(request, body.passphrase)
         if body.action == "freeze":
             await self._freeze.set(self.who(), body.reason[:LONGEST_REASON], self._trail)
         else:
+            await self.prove(request, body.passphrase)
             await self._freeze.lift(self.who(), self._trail)
         return reply(200, _freeze_as_dict(await self._freeze.state()))
 

@@ -57,6 +57,9 @@ async def test_a_wrong_name_or_passphrase_approves_nothing(tmp_path, typed, says
             refused = await person.submit(form_with(page, decision="approve"), **typed)
             assert refused.status_code in (400, 403)
             assert says in refused.text
+            assert "What will be lost" in refused.text, "the card stays"
+            assert form_with(refused, decision="approve").fields["word"] == typed["word"]
+            assert PASSPHRASE not in refused.text
             assert "Approve</button>" in (await person.get(f"/approvals/{approval}")).text
 
 
@@ -133,7 +136,8 @@ async def test_tokens_without_admin_see_no_approvals_and_answer_none(tmp_path):
         async with browser(quorate, token) as operator, browser(quorate, reader) as person:
             page = await operator.get(f"/approvals/{approval}")
             form = form_with(page, decision="approve")
-            assert (await person.get()).url.path == "/console/inventory"
+            assert "Waiting for you" not in (await person.get()).text
+            assert (await person.get("/part/waiting")).status_code == 403
             assert (await person.get(f"/approvals/{approval}")).status_code == 403
             form.fields["csrf"] = form_with(await person.get("/inventory")).fields["csrf"]
             refused = await person.submit(form, word="test-vm", passphrase=PASSPHRASE)

@@ -13,7 +13,7 @@ from quorate.console.templates import ago, span
 from quorate.state.limits import Freeze
 from quorate.units import moment
 from quorate.watch.finding_store import Findings, NextCall, Observation
-from tests.rigs.console import PASSPHRASE, browser, console, form_with, forms_of
+from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with, forms_of
 
 pytestmark = pytest.mark.anyio
 
@@ -61,9 +61,13 @@ async def test_a_sparkline_and_the_points_of_a_chart_come_from_recorded_load(tmp
             drawn = await person.get(path)
             assert drawn.headers["content-type"] == "image/svg+xml"
             assert "<polyline" in drawn.text, path
-        points = json.loads((await person.get("/series/guest/102?timeframe=day")).text)
-        assert len(points["times"]) == len(points["columns"][0]) > 10
-        assert "cpu %" in points["names"]
+        load = json.loads((await person.get("/series/guest/102?timeframe=day")).text)
+        charts = {chart["title"].partition(" (")[0]: chart for chart in load["charts"]}
+        assert [len(line["values"]) for line in charts["CPU"]["lines"]] == [len(load["times"])]
+        assert len(load["times"]) > 10
+        assert (charts["CPU"]["title"], charts["CPU"]["top"]) == ("CPU (%)", 100), "an idle guest must look idle"
+        assert charts["Memory"]["top"] >= max(filter(None, charts["Memory"]["lines"][0]["values"]))
+        assert [line["label"] for line in charts["Network"]["lines"]] == ["in", "out"]
         assert (await person.get("/series/secret/102")).status_code == 400
 
 
@@ -127,16 +131,18 @@ async def test_policy_explains_a_call_and_lists_the_rules_in_effect(tmp_path):
         assert 108 in quorate.rig.sim.world.guests
 
 
-async def test_freezing_takes_the_passphrase_and_shows_on_every_page(tmp_path):
+async def test_freezing_takes_one_click_and_allowing_changes_again_the_passphrase(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
         page = await person.get("/freeze")
-        refused = await person.submit(form_with(page, action="freeze"), reason="moving", passphrase="wrong wrong wrong")
-        assert refused.status_code == 403
-        assert await Freeze(quorate.rig.app.store).state() is None
-        done = await person.submit(form_with(page, action="freeze"), reason="moving house", passphrase=PASSPHRASE)
+        done = await person.submit(form_with(page, action="freeze"), reason="moving house")
         assert "moving house" in done.text
         assert "All changes are frozen" in (await person.get("/inventory")).text
         assert "frozen" in await quorate.rig.refusal("guest_power", guest="test-vm", action="start")
+        refused = await person.submit(form_with(done, action="unfreeze"), passphrase="wrong wrong wrong")
+        assert refused.status_code == 403
+        assert "not the operator" in refused.text
+        assert form_with(refused, action="unfreeze")
+        assert await Freeze(quorate.rig.app.store).state() is not None
         lifted = await person.submit(form_with(done, action="unfreeze"), passphrase=PASSPHRASE)
         assert "Changes are allowed" in lifted.text
 
@@ -163,7 +169,8 @@ async def test_tasks_are_listed_and_open_to_their_log(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
         await quorate.rig.call("guest_power", guest="test-vm", action="start")
         page = (await person.get("/activity")).text
-        task = re.search(r'href="/console(/tasks/[^"]+)">qmstart', page)
+        task = re.search(r'href="/console(/tasks/[^"]+)">VM 108 test-vm: start<', page)
+        assert "CT 202 nextcloud: back up" in page
         assert task is not None
         assert "OK" in (await person.get(task[1])).text
 
@@ -224,3 +231,131 @@ async def test_a_finding_is_acknowledged_from_its_page(tmp_path):
         answer = await person.submit(form, f"/findings/{finding.id}", note="being replaced")
         assert answer.status_code == 200
         assert (await findings.get(finding.id)).note == "being replaced"
+
+
+# -- the overview ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_overview_names_every_reason_why_something_needs_a_person(tmp_path):
+    trouble = Observation("disk-health", "node pve1", "critical", "Disk sda fails", "view", next=NextCall("node_list"))
+    async with console(tmp_path, toolsets=("all", "homelab")) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with browser(quorate, token) as person:
+            assert "Everything is healthy</h1>" in (await person.get()).text
+            await Findings(quorate.rig.app.store).observe("demo", [trouble], lambda _: True)
+            await ask_to_delete(quorate, token)
+            text = (await person.get()).text
+            assert "2 things need you</h1>" in text
+            assert "1 request waits for your answer" in text
+            assert "1 critical finding" in text
+            assert text.index("Waiting for you") < text.index("Disk sda fails") < text.index('aria-label="Node pve1"')
+
+
+async def test_the_overview_shows_the_health_and_the_backups_of_a_cluster_in_a_part_of_its_own(tmp_path):
+    async with console(tmp_path, toolsets=("all",)) as quorate, browser(quorate) as person:
+        part = re.search(r'hx-get="/console(/part/health[^"]*)" hx-trigger="load"', (await person.get()).text)
+        assert part is not None
+        health = (await person.get(part[1])).text
+        assert "guests have no backup" in health
+        assert re.search(r"<b>\d+</b> have no backup", health)
+
+
+async def test_the_overview_of_five_thousand_guests_is_small(tmp_path):
+    async with console(tmp_path, nodes=30, guests=5000) as quorate, browser(quorate) as person:
+        page = await person.get()
+        assert len(page.content) < 100_000
+        assert "more nodes" in page.text
+
+
+async def test_a_silent_cluster_is_shown_as_last_seen(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        assert "docker01" in (await person.get("/inventory")).text
+        quorate.rig.sim.faults.add("latency:60:GET:/cluster/resources")
+        await quorate.rig.clock.advance(180)
+        overview, inventory = (await person.get()).text, (await person.get("/inventory")).text
+        assert "demo does not answer" in overview
+        assert "as of 3 min ago" in overview
+        assert 'aria-label="Node pve1"' in overview
+        assert "docker01" in inventory
+        assert "shown as of 3 min ago" in inventory
+
+
+async def test_the_address_with_a_slash_leads_to_the_console_and_pages_that_are_off_are_not_linked(tmp_path):
+    async with console(tmp_path, toolsets=("cluster",)) as quorate, browser(quorate) as person:
+        page = await person.get("/")
+        assert page.url.path == "/console"
+        assert 'href="/console/map"' not in page.text
+        assert 'href="/console/findings"' not in page.text
+
+
+# -- buttons -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_button_on_a_guests_page_shows_the_plan_and_then_carries_it_out(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        page = (await person.get("/guests/108")).text
+        assert 'href="/console/guests/108/start"' in page
+        assert 'href="/console/guests/108/shutdown"' not in page, "it is stopped"
+        plan = await person.get("/guests/108/start")
+        assert "Start vm 108 test-vm" in plan.text
+        assert "POST /nodes/pve1/qemu/108/status/start" in plan.text
+        assert quorate.rig.sim.world.guests[108].status == "stopped", "a plan changes nothing"
+        done = await person.submit(_confirmation(plan), "/guests/108/start")
+        assert done.url.path.startswith("/console/tasks/UPID:pve1:")
+        entry = quorate.rig.audit()[-1]
+        assert (entry["tool"], entry["arguments"]["guest"], entry["dry_run"]) == ("guest_power", "108", False)
+
+
+async def test_a_button_waits_for_approval_where_changes_need_it(tmp_path):
+    async with console(tmp_path, approve_changes=True) as quorate, browser(quorate) as person:
+        plan = await person.get("/guests/108/snapshot")
+        refused = await person.submit(_confirmation(plan), "/guests/108/snapshot")
+        assert refused.status_code == 409
+        assert "1 request waits for your answer" in (await person.get()).text
+        before = set(quorate.rig.sim.world.guests[108].snapshots)
+        request = re.search(r'href="/console(/approvals/[^"]+)">Answer', refused.text)
+        assert request is not None
+        await quorate.rig.clock.advance(5)
+        approval = form_with(await person.get(request[1]), decision="approve")
+        await person.submit(approval, word="test-vm", passphrase=PASSPHRASE)
+        done = await person.submit(_confirmation(refused), "/guests/108/snapshot")
+        assert done.url.path.startswith("/console/tasks/UPID:pve1:")
+        [name] = set(quorate.rig.sim.world.guests[108].snapshots) - before
+        assert name in plan.text
+
+
+async def test_a_token_that_may_only_read_gets_no_buttons_and_no_action(tmp_path):
+    async with console(tmp_path) as quorate:
+        await quorate.token("alice", "admin")
+        reader = await quorate.token("bob", "read")
+        async with browser(quorate, reader) as person:
+            page = await person.get("/guests/108")
+            assert "/guests/108/start" not in page.text
+            form = form_with(page)
+            form.action = "/console/guests/108/start"
+            assert (await person.submit(form)).status_code in (403, 404)
+            assert quorate.rig.sim.world.guests[108].status == "stopped"
+
+
+async def test_a_finding_offers_its_call_as_a_button_with_the_plan_first(tmp_path):
+    stopped = Observation(
+        "guest-down", "guest 108", "warning", "test-vm is stopped", "view",
+        next=NextCall("guest_power", {"guest": 108, "action": "start"}),
+    )  # fmt: skip
+    async with console(tmp_path, toolsets=("all", "homelab")) as quorate, browser(quorate) as person:
+        findings = Findings(quorate.rig.app.store)
+        await findings.observe("demo", [stopped], lambda _: True)
+        (finding,) = await findings.open()
+        page = await person.get(f"/findings/{finding.id}")
+        assert "See what would fix it" in page.text
+        plan = await person.get(f"/findings/{finding.id}/next")
+        assert "Start vm 108 test-vm" in plan.text
+        await person.submit(_confirmation(plan), f"/findings/{finding.id}/next")
+        assert [(entry["tool"], entry["dry_run"]) for entry in quorate.rig.audit()] == [
+            ("guest_power", True), ("guest_power", False),
+        ]  # fmt: skip
+
+
+def _confirmation(page):
+    """The form that carries the plan out."""
+    return next(form for form in forms_of(page) if not form.action and "csrf" in form.fields)

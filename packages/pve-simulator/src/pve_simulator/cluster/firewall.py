@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pve_schema.firewall_formats import ALIAS, family_of
+from pve_schema.firewall_formats import ALIAS, MACRO_SETTINGS, family_of
 from pve_simulator.cluster.config_files import digest_of
 from pve_simulator.http.refusals import Refusal, bad_parameters, existing, failure
 from pve_simulator.http.routing import Call
@@ -162,21 +162,6 @@ MACROS = {
     "Whois": "Whois (nicname, RFC 3912) traffic",
 }  # fmt: skip
 
-# Protocol and ports that a macro sets. Those of the other macros depend on the address family.
-_SETTINGS = {
-    name: [dict(zip(("proto", "dport"), rule.split("/"), strict=False)) for rule in rules.split("+")]
-    for name, rules in re.findall(r"(\S+)=(\S+)", (
-        "Amanda=udp/10080+tcp/10080 Auth=tcp/113 BGP=tcp/179 Citrix=tcp/1494+udp/1604+tcp/2598 CVS=tcp/2401"
-        " DAAP=tcp/3689+udp/3689 DNS=udp/53+tcp/53 FTP=tcp/21 Finger=tcp/79 GRE=47 Git=tcp/9418 HKP=tcp/11371"
-        " HTTP=tcp/80 HTTPS=tcp/443 IMAP=tcp/143 IMAPS=tcp/993 IRC=tcp/6667 L2TP=udp/1701 LDAP=tcp/389 LDAPS=tcp/636"
-        " MDNS=udp/5353 MSSQL=tcp/1433 Mail=tcp/25+tcp/465+tcp/587 Munin=tcp/4949 MySQL=tcp/3306 NNTP=tcp/119"
-        " NNTPS=tcp/563 NTP=udp/123 OSPF=89 OpenVPN=udp/1194 PMG=tcp/8006 POP3=tcp/110 POP3S=tcp/995"
-        " PPtP=47+tcp/1723 PostgreSQL=tcp/5432 RDP=tcp/3389 Rsync=tcp/873 SMTP=tcp/25 SMTPS=tcp/465"
-        " SNMP=udp/161:162+tcp/161 SPICEproxy=tcp/3128 SSH=tcp/22 SVN=tcp/3690 Squid=tcp/3128 Submission=tcp/587"
-        " Syslog=udp/514+tcp/514 TFTP=udp/69 Telnet=tcp/23 VNC=tcp/5900:5999 Web=tcp/80+tcp/443 Webcache=tcp/8080"
-        " Webmin=tcp/10000 Whois=tcp/43"
-    ))
-}  # fmt: skip
 PREFERRED_NAMES = {name.lower(): name for name in MACROS}
 """Macro names are case-insensitive; the rule stores the canonical spelling."""
 
@@ -213,7 +198,7 @@ def check_rule(rule: dict[str, Any], rule_env: str, own: FirewallFile | None, cl
         _check_reference(name, rule.get(name), own, cluster)
     if len(_families(rule, own, cluster)) > 1:
         raise failure("detected mixed ipv4/ipv6 addresses in rule")
-    fixed = [setting for part in _SETTINGS.get(rule.get("macro", ""), ()) for setting in part.items()]
+    fixed = [setting for part in MACRO_SETTINGS.get(rule.get("macro", ""), ()) for setting in part.items()]
     for name, value in fixed:
         if rule.get(name, value) != value:
             raise bad_parameters({name: f"parameter '{name}' already define in macro (value = '{value}')"})

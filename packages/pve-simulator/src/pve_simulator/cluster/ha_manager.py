@@ -52,6 +52,8 @@ class Service:
     busy: bool = False
     failures: int = 0
     """Consecutive failed starts on this node."""
+    came_from: str = ""
+    """The node that it left because of its maintenance, to which it returns afterwards."""
     failed_on: list[str] = field(default_factory=list)
     """Nodes on which it could not be started, once for each attempt."""
 
@@ -77,9 +79,11 @@ class HaManager:
         self.decided_by = ""
         self.acted_at = dict.fromkeys(world.nodes, self.decided_at)
         self.busy_at: dict[str, float] = {}
+        self.in_maintenance: set[str] = set()
         self.removed: dict[str, RemovedService] = {}
         self._services: dict[str, Service] = {}
         self._moves: dict[str, Move] = {}
+        self._maintenance_requests: dict[str, bool] = {}
         self._given_up: set[tuple[str, str]] = set()  # automatic moves that failed once
         self._hard_stops: set[str] = set()  # to be stopped instead of shut down
         self._offline_since: dict[str, float] = {}
@@ -149,6 +153,11 @@ class HaManager:
         guest = self._world.guests.get(int(sid.partition(":")[2]))
         return guest if guest is not None and guest.sid == sid else None
 
+    def request_maintenance(self, node: str, *, enable: bool) -> None:
+        """Keep a node free of resources that run, or take it back; the manager does it in its next turn."""
+        self._maintenance_requests[node] = enable
+        self.wake()
+
     def remove(self, resource: HaResource) -> None:
         """Take a resource out of the configuration. What its node is doing with it, it finishes."""
         guest = self.guest_of(resource.sid)
@@ -194,6 +203,9 @@ class HaManager:
             self.decided_by = self._world.first_online().name
         self.removed.clear()
         self._watch_nodes()
+        for node, enable in self._maintenance_requests.items():
+            (self.in_maintenance.add if enable else self.in_maintenance.discard)(node)
+        self._maintenance_requests.clear()
         for resource in list(self._world.ha.values()):
             guest = self.guest_of(resource.sid)
             if guest is None or resource.state == "ignored":
@@ -277,15 +289,23 @@ class HaManager:
         if service.result:
             service.confirmed = True
             service.failed_on.clear()
-        target = self._select_node(resource, guest.node)
+        if guest.node in self.in_maintenance:
+            service.came_from = service.came_from or guest.node
+        elif service.came_from == guest.node:
+            service.came_from = ""
+        target = self._select_node(resource, guest.node, returns_to=service.came_from)
         if target not in (None, guest.node) and (resource.sid, target) not in self._given_up:
             self._enter(resource, "migrate", target=str(target))
 
-    def _select_node(self, resource: HaResource, current: str = "", without: Sequence[str] = ()) -> str | None:
+    def _select_node(
+        self, resource: HaResource, current: str = "", without: Sequence[str] = (), returns_to: str = ""
+    ) -> str | None:
         """The node for a resource: where it is, if that is among the best by the rules about nodes and the groups."""
         _, apart = self.rules.partners(resource.sid)
-        nodes = [node for node in self._online_nodes() if node not in without]
+        nodes = [node for node in self._usable_nodes() if node not in without]
         best = [node for node in nodes if self._is_preferred_node(resource, node)]
+        if returns_to in best:
+            return returns_to
         if current in best:
             return current
         return next((node for node in best if not any(self._is_on(sid, node) for sid in apart)), None)
@@ -296,7 +316,7 @@ class HaManager:
         if preference is None:
             return True
         priorities, strict = preference
-        online = {name: value for name, value in priorities.items() if name in self._online_nodes()}
+        online = {name: value for name, value in priorities.items() if name in self._usable_nodes()}
         if not online:
             return not strict
         return online.get(node) == max(online.values()) if resource.failback else node in online or not strict
@@ -411,6 +431,9 @@ class HaManager:
 
     def _online_nodes(self) -> list[str]:
         return [node.name for node in self._world.nodes.values() if node.online]
+
+    def _usable_nodes(self) -> list[str]:
+        return [node for node in self._online_nodes() if node not in self.in_maintenance]
 
     def _is_managed(self, sid: str) -> bool:
         resource = self._world.ha.get(sid)

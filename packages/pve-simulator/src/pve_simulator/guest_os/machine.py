@@ -229,15 +229,15 @@ class OpenFile:
 
 
 class Machine:
-    """The inside of one guest. Its files last as long as the guest, its processes until it stops."""
+    """The inside of one guest. Its files last as long as the guest, its processes until it stops.
+
+    Of a live system from a CD-ROM, the files last until it stops, too.
+    """
 
     def __init__(self, world: World, guest: Guest) -> None:
         self.world = world
         self.guest = guest
-        self.files = FileSystem(world.clock.now)
-        self.users: dict[str, int] = {"root": 0, _login(guest): 1000}
-        self.passwords: dict[str, str] = {}
-        self.services: dict[str, Unit] = first_services(guest)
+        self._begin()
         self.updates: list[str] | None = None  # upgradable packages; None if no package source answers
         self.unfetched: list[str] = []  # further ones, which the package lists contain after the next update
         self.on_upgrade: Callable[[], None] = lambda: None
@@ -248,6 +248,13 @@ class Machine:
         self._boot = guest.started_at
         self._next_pid = _FIRST_PID
         self._next_handle = _FIRST_HANDLE
+
+    def _begin(self) -> None:
+        """A fresh system."""
+        self.files = FileSystem(self.world.clock.now)
+        self.users: dict[str, int] = {"root": 0, _login(self.guest): 1000}
+        self.passwords: dict[str, str] = {}
+        self.services: dict[str, Unit] = first_services(self.guest)
         install(self)
 
     @property
@@ -257,8 +264,8 @@ class Machine:
     @property
     def live(self) -> bool:
         """Whether the machine was booted from a CD-ROM, as a live system."""
-        first = self.guest.boot_devices()[:1]
-        return any("media=cdrom" in str(self.guest.config.get(key, "")) for key in first)
+        drives = (str(self.guest.config.get(key, "")) for key in self.guest.boot_devices())
+        return "media=cdrom" in next((drive for drive in drives if drive.partition(",")[0] not in ("", "none")), "")
 
     def now(self) -> float:
         return self.world.clock.now()
@@ -297,6 +304,8 @@ class Machine:
             self.open_files.clear()
             self.frozen = False
             self._next_pid = _FIRST_PID
+            if self.live:  # its files were in memory
+                self._begin()
             for unit in self.services.values():
                 unit.active = unit.enabled
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
@@ -111,15 +112,28 @@ def after_creation(call: Call, context: TaskContext, guest: Guest) -> None:
         call.world.tasks.start(guest.node, kind, str(guest.vmid), call.authid, start, inside=True)
 
 
+_INSTALLER = re.compile(r"netinst|install|dvd|live-server|virtio-win|windows|server_eval", re.IGNORECASE)
+"""Names of images that boot into an installer, or are drivers for one."""
+
+
 def system_of_vm(world: World, config: Mapping[str, Value], *, imported: bool) -> OperatingSystem:
-    """The system on the imported disk or the CD-ROM; an empty disk boots nothing."""
-    inserted = any(
-        drives.is_drive("qemu", key) and ":iso/" in drives.parse(world, "qemu", key, str(value))["file"]
+    """The system on the imported disk or the CD-ROM; an empty disk boots nothing.
+
+    A live system has an agent, as images for clouds do here; an installer, Windows and unknown systems have none.
+    """
+    discs = [
+        file
         for key, value in config.items()
-    )
-    if imported or inserted:
-        return OperatingSystem()
-    return OperatingSystem("", "", "", "", "", agent_installed=False, obeys_shutdown=False)
+        if drives.is_drive("qemu", key) and ":iso/" in (file := drives.parse(world, "qemu", key, str(value))["file"])
+    ]
+    kind = str(config.get("ostype", "l26"))
+    if not (imported or discs):
+        return OperatingSystem("", "", "", "", "", agent_installed=False, obeys_shutdown=False)
+    if kind.startswith("w"):
+        return OperatingSystem("mswindows", "Microsoft Windows", "11 Pro", "11", "26100", agent_installed=False)
+    if kind not in ("l24", "l26"):
+        return OperatingSystem("unknown", "Unknown", "1", "1", "1", agent_installed=False)
+    return OperatingSystem(agent_installed=imported or not all(map(_INSTALLER.search, discs)))
 
 
 def os_type_of_template(name: str) -> str:

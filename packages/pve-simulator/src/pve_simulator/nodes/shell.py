@@ -1,4 +1,4 @@
-"""The shell of a node: the guests' small system with PVE's own tools, pct, qm and pveversion, and SSH to it."""
+"""The shell of a node: the guests' small system with PVE's own tools such as pct and qm, and SSH to it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.guest_os.agents import AgentError
 from pve_simulator.guest_os.execution import Io
 from pve_simulator.guest_os.files import FileError, FileSystem
@@ -66,6 +67,7 @@ def _machine_of_node(world: World, node: Node) -> Machine:
     machine.on_upgrade = upgrade
     tools = _Tools(world, node)
     machine.own_commands = {"pct": tools.pct, "qm": tools.qm, "pveversion": tools.pveversion}
+    machine.own_commands["ha-manager"] = tools.ha_manager
     return machine
 
 
@@ -100,6 +102,20 @@ class _Tools:
         if args:
             io.say(f"proxmox-ve: {self._world.release}.0 (running kernel: {self._node.kernel})")
         return 0
+
+    def ha_manager(self, io: Io, args: list[str]) -> int:
+        """Only the maintenance of nodes, for which the API has no call."""
+        match args:
+            case ["crm-command", "node-maintenance", "enable" | "disable" as action, node]:
+                if node not in self._world.nodes:
+                    io.complain(f"400 Parameter verification failed.\nnode: {node}: no such cluster node")
+                    return _FAILED
+                self._world.part(HaManager).request_maintenance(node, enable=action == "enable")
+                return 0
+            case _:
+                name = " ".join(args[:1])
+                io.complain(f"ERROR: unknown command 'ha-manager {name}'" if name else "ERROR: no command specified")
+                return _FAILED
 
     async def pct(self, io: Io, args: list[str]) -> int:
         actions: dict[str, _Action] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -249,19 +248,6 @@ def configuration(storage: Storage) -> dict[str, Any]:
     if storage.disabled:
         row["disable"] = 1
     return row
-
-
-class ListOrder:
-    """PVE keeps storages and content types in hashes, so each of its worker processes lists them in its own order."""
-
-    def __init__(self, world: World) -> None:
-        self._chance = random.Random(world.seed)  # noqa: S311 (repeatable on purpose)
-
-    def storages(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return self._chance.sample(rows, len(rows))
-
-    def content(self, storage: Storage) -> str:
-        return ",".join(self._chance.sample(storage.content, len(storage.content)))
 
 
 def digest(world: World) -> str:

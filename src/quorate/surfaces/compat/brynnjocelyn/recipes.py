@@ -51,8 +51,7 @@ async def cluster(call: ToolCall) -> dict[str, Any]:
             "status": "online" if row.get("online") else "offline",
             **({"ip": row["ip"]} if row.get("ip") else {}),
         }
-        for row in rows
-        if row["type"] == "node"
+        for row in sorted((row for row in rows if row["type"] == "node"), key=lambda row: str(row["name"]))
     ]
     away = [node["name"] for node in nodes if node["status"] != "online"]
     return {

@@ -23,7 +23,7 @@ from pve_simulator.http.parameters import split_list
 from pve_simulator.http.refusals import Refusal, bad_parameters, failure
 from pve_simulator.http.routing import Call, route
 from pve_simulator.nodes.status_daemon import StatusDaemon
-from pve_simulator.world import Node
+from pve_simulator.world import ListOrder, Node
 
 
 @route("GET /cluster/resources")
@@ -108,7 +108,7 @@ def cluster_status(call: Call) -> list[dict[str, Any]]:
         "version": len(nodes),
         "quorate": int(call.world.quorate),
     }
-    return [cluster, *rows]
+    return [cluster, *call.world.part(ListOrder).shuffle(rows)]
 
 
 @route("GET /cluster/nextid")

@@ -20,6 +20,7 @@ from pve_simulator.cluster.config_files import (
     encode_value,
     options_of,
     texts,
+    written_options,
 )
 from pve_simulator.cluster.ha_manager import HaManager, RemovedService
 from pve_simulator.cluster.ha_rules import (
@@ -183,7 +184,7 @@ def _read_options(call: Call) -> dict[str, Any]:
 
 def _set_options(resource: HaResource, options: dict[str, Any]) -> None:
     """Set the given options, with PVE's defaults for the rest."""
-    resource.options = dict(options)
+    resource.options = options = written_options(options)
     state = options.get("state", "started")
     resource.state = "started" if state == "enabled" else state
     resource.comment = options.get("comment")
@@ -277,6 +278,8 @@ def _lrm_row(call: Call, name: str) -> dict[str, Any]:
     world, manager = call.world, call.world.part(HaManager)
     acted_at = manager.acted_at.get(name, world.clock.now())
     state, watchdog = ("active", "active") if manager.is_busy(name) else ("idle", "standby")
+    if name in manager.in_maintenance:
+        state = "maintenance mode"
     if manager.is_silent(acted_at):
         state, watchdog = _SILENT, "standby"
     shown = f"{state}, watchdog {watchdog}" if world.version_at_least(9, 1) else state
@@ -336,7 +339,10 @@ def manager_status(call: Call) -> dict[str, Any]:
     status["manager_status"] = {
         "master_node": manager.master,
         "timestamp": int(manager.decided_at),
-        "node_status": {name: "online" if node.online else "unknown" for name, node in world.nodes.items()},
+        "node_status": {
+            name: "unknown" if not node.online else "maintenance" if name in manager.in_maintenance else "online"
+            for name, node in world.nodes.items()
+        },
         "service_status": {
             sid: {
                 "node": _node_of(call, each),
@@ -350,7 +356,7 @@ def manager_status(call: Call) -> dict[str, Any]:
     }
     status["lrm_status"] = {
         name: {
-            "mode": "active",
+            "mode": "maintenance" if name in manager.in_maintenance else "active",
             "state": "active" if manager.is_busy(name) else "wait_for_agent_lock",
             "timestamp": int(acted_at),
             "results": {

@@ -25,7 +25,7 @@ from pve_simulator.routes.cluster.bulk_action import in_start_order
 from pve_simulator.routes.nodes.apt import Packages
 from pve_simulator.routes.nodes.certificates import Certificates
 from pve_simulator.routes.nodes.settings import Settings
-from pve_simulator.world import Node, World
+from pve_simulator.world import ListOrder, Node, World
 
 # PVE answers first and acts after this delay; then services stop, and the boot takes a while.
 _GRACE_SECONDS = 2.0
@@ -123,7 +123,7 @@ def list_nodes(call: Call) -> list[dict[str, Any]]:
         row = rows_of(call.world).node(node, numbers=call.allowed(f"/nodes/{node.name}", "Sys.Audit"))
         row.pop("cgroup-mode", None)
         rows.append(row | {"ssl_fingerprint": node.fingerprint})
-    return rows
+    return call.world.part(ListOrder).shuffle(rows)
 
 
 @route("GET /nodes/{node}/status")

@@ -11,7 +11,7 @@ from pve_simulator.http.routing import Call, route
 from pve_simulator.nodes.tasks import TaskContext
 from pve_simulator.storage import plugins, retention, volume_access, volumes
 from pve_simulator.storage.storages import Storage
-from pve_simulator.world import World
+from pve_simulator.world import ListOrder, World
 
 # Options that are fields of Storage.
 _FIELDS = frozenset({"content", "nodes", "shared", "disable"})
@@ -135,7 +135,7 @@ def list_configurations(call: Call) -> list[dict[str, Any]]:
         for storage in call.world.storages.values()
         if only in (None, storage.type) and call.allowed(f"/storage/{storage.id}", *_READERS)
     ]
-    return call.world.part(plugins.ListOrder).storages(rows)
+    return call.world.part(ListOrder).shuffle(rows)
 
 
 @route("GET /storage/{storage}")
@@ -144,7 +144,7 @@ def configuration(call: Call) -> dict[str, Any]:
 
 
 def _configuration(world: World, storage: Storage) -> dict[str, Any]:
-    content = world.part(plugins.ListOrder).content(storage)
+    content = ",".join(world.part(ListOrder).shuffle(storage.content))
     return {**plugins.configuration(storage), "content": content, "digest": plugins.digest(world)}
 
 
@@ -180,7 +180,7 @@ def storage_status(call: Call) -> dict[str, Any]:
 def _status(world: World, storage: Storage, node: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "type": storage.type,
-        "content": world.part(plugins.ListOrder).content(storage),
+        "content": ",".join(world.part(ListOrder).shuffle(storage.content)),
         "shared": int(storage.shared),
         "enabled": int(_is_enabled(storage, node)),
         "active": int(_is_enabled(storage, node)),

@@ -1,0 +1,264 @@
+"""The first page: one verdict, what waits for a person, and how each cluster is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quorate.console.approvals import waiting_cards
+from quorate.console.login import ConsoleServices, Person
+from quorate.console.templates import PATH, ago, query
+from quorate.pipeline.redaction import clean
+from quorate.pipeline.sites import CLUSTER
+from quorate.problems import Problem
+from quorate.pve.lookup import Resource
+from quorate.state.trail import Filters
+from quorate.units import count_of, duration, size
+
+if TYPE_CHECKING:
+    from quorate.console.console import Console
+
+ANSWER_SECONDS = 2.0
+"""How long a page waits for a cluster before it shows what it last listed."""
+SILENT_SECONDS = 30.0
+"""How long pages wait only briefly for a cluster that did not answer, so that not every page is slow."""
+BRIEF_SECONDS = 0.2
+MOST_REMEMBERED = 32
+ALMOST_FULL = 0.9
+MOST_NODES = 24
+MOST_STORAGES = 12
+MOST_FINDINGS = 5
+MOST_READ = 200
+MOST_CHANGES = 5
+MOST_RUNS = 20
+DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRows:
+    """What a cluster lists; of one that does not answer, what it listed before."""
+
+    rows: list[Resource] = field(default_factory=list)
+    problem: str = ""
+    read_at: float | None = None
+    """When an older list was read; None for a current one."""
+
+    def describe_age(self, now: float) -> str:
+        return "" if self.read_at is None else f"as of {ago(now - self.read_at)}"
+
+
+class ClusterReader:
+    """Reads what clusters list, without waiting for a silent one for longer than a page may take."""
+
+    def __init__(self, services: ConsoleServices) -> None:
+        self._services = services
+        self._last: dict[tuple[str, str], tuple[float, list[Resource]]] = {}
+        self._silent_until: dict[str, float] = {}
+
+    async def read(self, cluster: str, person: Person) -> ClusterRows:
+        pipeline, now = self._services.pipeline, self._services.now
+        patience = BRIEF_SECONDS if now < self._silent_until.get(cluster, 0.0) else ANSWER_SECONDS
+        try:
+            async with asyncio.timeout(patience):
+                argument = cluster if pipeline.sites.several else None
+                async with pipeline.inventory(argument, person.caller) as inventory:
+                    rows = await inventory.rows()
+        except TimeoutError:
+            self._silent_until[cluster] = max(now + SILENT_SECONDS, self._silent_until.get(cluster, 0.0))
+            return self._recall(cluster, person, f"{cluster} does not answer")
+        except Problem as problem:
+            return self._recall(cluster, person, str(problem))
+        self._silent_until.pop(cluster, None)
+        key = self._key(cluster, person)
+        self._last.pop(key, None)
+        self._last[key] = self._services.now, rows
+        while len(self._last) > MOST_REMEMBERED:
+            del self._last[next(iter(self._last))]
+        return ClusterRows(rows)
+
+    def _recall(self, cluster: str, person: Person, problem: str) -> ClusterRows:
+        read_at, rows = self._last.get(self._key(cluster, person), (None, []))
+        return ClusterRows(rows, problem, read_at)
+
+    def _key(self, cluster: str, person: Person) -> tuple[str, str]:
+        """Rules may hide guests from one caller that another sees."""
+        return cluster, person.caller.subject or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """One reason why the verdict is not "healthy", with the page that shows it."""
+
+    severity: str
+    text: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    name: str
+    where: str
+    """The query that names it, where there are several."""
+    age: str
+    problem: str
+    running: int
+    stopped: int
+    nodes: list[dict[str, Any]]
+    more_nodes: int
+    storages: list[dict[str, Any]]
+    more_storages: int
+    concerns: list[Concern]
+
+
+def overview_routes(console: Console) -> list[tuple[Any, ...]]:
+    services = console.services
+
+    async def show(request: Request, person: Person) -> Response:
+        names = [site.name for site in services.pipeline.sites.open_to(person.caller)]
+        lists = await asyncio.gather(*(console.clusters.read(name, person) for name in names))
+        clusters = [_summarize(services, name, listed) for name, listed in zip(names, lists, strict=True)]
+        findings = await _rows_in_time(person, "finding_list", state="open", limit=MOST_READ)
+        waiting = await waiting_cards(console, person) if person.is_operator else None
+        concerns = [
+            *_approval_concerns(len(waiting["cards"]) if waiting else 0),
+            *_finding_concerns(findings),
+            *(concern for cluster in clusters for concern in cluster.concerns),
+        ]
+        return await console.show(
+            request,
+            person,
+            "overview.html",
+            concerns=concerns,
+            clusters=clusters,
+            findings=findings[:MOST_FINDINGS],
+            more_findings=len(findings) - MOST_FINDINGS,
+            runs=[run for runs in await asyncio.gather(*(_runs(person, name) for name in names)) for run in runs],
+            changes=await _changes_today(person),
+            checks_health=services.offers(person, "cluster_health"),
+            **(waiting or {}),
+        )
+
+    async def show_health(request: Request, person: Person) -> Response:
+        """The checks of one cluster, which take a few requests: the page loads them when it is already shown."""
+        where = services.where(request.query_params)
+        checks, problem = await services.rows_or_problem(person, "cluster_health", **where)
+        backups: dict[str, Any] = {}
+        if services.offers(person, "backup_coverage"):
+            try:
+                backups = dict(await services.facts(person, "backup_coverage", **where, limit=1))
+            except Problem as error:
+                problem = problem or str(error)
+        return await console.show(
+            request, person, "part_health.html", checks=checks, problem=problem, backups=backups, where=where
+        )
+
+    async def _rows_in_time(person: Person, tool: str, **arguments: Any) -> list[dict[str, Any]]:
+        """The rows of a tool for this person; none if it is not offered or does not answer in time."""
+        if not services.offers(person, tool):
+            return []
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                rows, _ = await services.rows_or_problem(person, tool, **arguments)
+        except TimeoutError:
+            return []
+        return rows
+
+    async def _runs(person: Person, cluster: str) -> list[dict[str, Any]]:
+        where = services.where({CLUSTER: cluster})
+        return [{**run, "where": where} for run in await _rows_in_time(person, "run_list", **where, limit=MOST_RUNS)]
+
+    async def _changes_today(person: Person) -> list[dict[str, Any]]:
+        if not person.is_operator:
+            return []
+        midnight = services.now // DAY * DAY
+        entries = await services.trail.entries(Filters(since=midnight, clusters=person.clusters), MOST_CHANGES)
+        changes: list[dict[str, Any]] = clean([entry for entry in entries[::-1] if not entry.get("dry_run")])
+        return changes
+
+    return [("", show), ("/part/health", show_health)]
+
+
+def _summarize(services: ConsoleServices, name: str, listed: ClusterRows) -> ClusterSummary:
+    where = query("", services.where({CLUSTER: name}))
+    guests = [row for row in listed.rows if row.is_guest and not row.template]
+    nodes = [describe_node(row) for row in sorted(listed.rows, key=lambda row: row.node) if row.type == "node"]
+    storages = sorted(describe_storages(listed.rows), key=lambda storage: -storage["share"])
+    return ClusterSummary(
+        name,
+        where,
+        listed.describe_age(services.now),
+        listed.problem,
+        running=sum(row.status == "running" for row in guests),
+        stopped=sum(row.status == "stopped" for row in guests),
+        nodes=nodes[:MOST_NODES],
+        more_nodes=max(0, len(nodes) - MOST_NODES),
+        storages=storages[:MOST_STORAGES],
+        more_storages=max(0, len(storages) - MOST_STORAGES),
+        concerns=list(_cluster_concerns(name, where, listed, nodes, storages)),
+    )
+
+
+def _cluster_concerns(
+    name: str, where: str, listed: ClusterRows, nodes: Iterable[dict[str, Any]], storages: Iterable[dict[str, Any]]
+) -> Iterable[Concern]:
+    link = f"{PATH}/inventory{where}"
+    if listed.problem:
+        yield Concern("critical", f"{name} does not answer", link)
+        return
+    for node in nodes:
+        if node["status"] != "online":
+            yield Concern("critical", f"Node {node['name']} is {node['status'] or 'unknown'}", link)
+    for storage in storages:
+        if storage["share"] >= ALMOST_FULL:
+            text = f"Storage {storage['name']} ({storage['node']}) is {storage['share']:.0%} full"
+            yield Concern("warning", text, f"{link}#storages")
+
+
+def _approval_concerns(waiting: int) -> Iterable[Concern]:
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        yield Concern("waiting", f"{count_of(waiting, 'request')} {verb} for your answer", "#waiting")
+
+
+def _finding_concerns(findings: Iterable[Mapping[str, Any]]) -> Iterable[Concern]:
+    severities = [finding["severity"] for finding in findings]
+    for severity in ("critical", "warning"):
+        if number := severities.count(severity):
+            yield Concern(severity, count_of(number, f"{severity} finding"), f"{PATH}/findings")
+
+
+# -- rows as the pages show them ---------------------------------------------------------------------------------------
+
+
+def describe_node(row: Resource) -> dict[str, Any]:
+    return {
+        "name": row.node,
+        "status": row.status,
+        "cpu": row.cpu,
+        "memory": row.mem / row.maxmem if row.maxmem else 0.0,
+        "memory_text": f"{size(row.mem)} of {size(row.maxmem)}",
+        "cores": row.maxcpu,
+        "uptime": duration(row.uptime) if row.uptime else "",
+    }
+
+
+def describe_storages(rows: Iterable[Resource]) -> list[dict[str, Any]]:
+    """A shared one once, however many nodes reach it."""
+    storages = {(row.storage, "" if row.shared else row.node): row for row in rows if row.type == "storage"}
+    return [_describe_storage(row) for _, row in sorted(storages.items())]
+
+
+def _describe_storage(row: Resource) -> dict[str, Any]:
+    return {
+        "name": row.storage,
+        "node": "shared" if row.shared else row.node,
+        "type": row.plugintype,
+        "status": row.status,
+        "share": row.disk / row.maxdisk if row.maxdisk else 0.0,
+        "text": f"{size(row.disk)} of {size(row.maxdisk)}" if row.maxdisk else "size not known",
+    }
