@@ -96,6 +96,8 @@ class Listener(uvicorn.Server):
     def leave(self) -> None:
         """Report not ready at once; close the socket after the time that load balancers need to notice."""
         if self._shutdown.leaving:
+            _LOG.warning("ending at once: %d running answers are cut off", len(self.server_state.tasks))
+            logging.getLogger("uvicorn.error").addFilter(_is_no_cut_off)
             self.should_exit = self.force_exit = True
             return
         self._shutdown.leaving = True
@@ -139,6 +141,12 @@ class Listener(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+
+def _is_no_cut_off(record: logging.LogRecord) -> bool:
+    """Not the tracebacks of what is cancelled when the server ends at once: nothing is wrong with it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, asyncio.CancelledError) or "CancelledError" in record.getMessage())
 
 
 class ConnectionLimit:
