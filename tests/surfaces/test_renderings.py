@@ -66,7 +66,8 @@ async def test_no_answer_about_hosts_contains_python_or_says_something_twice(tmp
 
 def calls_about_hosts(file: str) -> list[tuple[str, dict[str, Any]]]:
     """Calls of the tools for hosts, workloads, the map and plans. The hosts are this machine, so some are only dry."""
-    one, dry = {"host": "one"}, {"dry_run": True}
+    one: dict[str, Any] = {"host": "one"}
+    dry: dict[str, Any] = {"dry_run": True}
     document = {"name": "shelf", "workloads": {"web": {**one, "image": "nginx:1.27"}}}
     return [
         *[("host_list", {}), ("host_status", {}), ("host_discover", one), ("host_verify", {"host": "all"})],
