@@ -31,7 +31,7 @@ def tool_list(table: Table) -> None:
     listed = json.dumps(as_json([describe(operation) for operation in default]), separators=(",", ":"))
     table.add("tools of all toolsets of clusters", len(operations(TOOLSETS)), "", 120)
     table.add("tools of the default surface", len(default), "", 50)
-    table.add("tools/list of the default surface", len(listed), "B", 32_000)
+    table.add("tools/list of the default surface", len(listed), "B", 34_000)
 
 
 def _app(sim: SimulatedCluster, folder: str) -> App:

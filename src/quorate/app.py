@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quorate.config import Approval, ClusterSettings, ConfigError, Settings
+from quorate.config.clusters import GuestDefaults
 from quorate.config.files import usual_audit_file, usual_state
 from quorate.config.homelab import HomelabSettings
 from quorate.homelab.homelab import Homelab, job_book
@@ -263,11 +264,23 @@ def _cluster(
     return Cluster(
         cluster.name,
         cluster.connection,
-        defaults=Defaults(cluster.default_node, cluster.default_storage, cluster.default_bridge),
+        defaults=_defaults_of(cluster, settings.guest_defaults),
         clock=clock,
         ssh=SshAccess(cluster.ssh),
         command_rules=settings.command_rules,
         attachments=(runs, Freeze(store), job_book(store)),
+    )
+
+
+def _defaults_of(cluster: ClusterSettings, usual: GuestDefaults) -> Defaults:
+    return Defaults(
+        cluster.default_node,
+        cluster.default_storage or usual.storage,
+        cluster.default_bridge or usual.bridge,
+        usual.user,
+        usual.ssh_keys,
+        usual.dns,
+        usual.tags,
     )
 
 

@@ -1,7 +1,13 @@
 """The client of the PVE API against real HTTPS: credentials, trust, failover, retries, limits."""
 
+import asyncio
+import gc
+import socket
+import ssl
+import warnings
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +24,8 @@ from quorate.problems import (
     Unreachable,
 )
 from quorate.pve.client import PveClient
-from quorate.pve.connection import Limits, Password, Secret, Trust
+from quorate.pve.connection import Connection, Limits, Password, Secret, Token, Trust
+from tests.rigs.certificates import Authority
 from tests.rigs.mcp_session import DrivenTime
 
 pytestmark = pytest.mark.anyio
@@ -188,3 +195,40 @@ async def test_no_write_of_any_kind_is_repeated_by_the_http_library(method):
         with pytest.raises(OutcomeUnknown):
             await client.request(method, "/nodes/pve1/config")
         assert [sent for sent, _ in sim.requests].count(method) == 1
+
+
+class SilentPeer:
+    """A TLS server that accepts one request and then does nothing, not even when the client closes the connection."""
+
+    def __init__(self, folder: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*Authority(folder).issue())
+        self._address = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
+        self.url = f"https://127.0.0.1:{self._address.getsockname()[1]}"
+
+    def read_request(self) -> socket.socket:
+        with self._address:
+            connection, _ = self._address.accept()
+        connection.recv(4096)
+        return connection
+
+
+def test_a_request_that_was_given_up_leaves_no_connection_open(tmp_path):
+    peer = SilentPeer(tmp_path)
+    token = Token("root@pam!quorate", Secret("secret"))
+    connection = Connection((peer.url,), token, Trust(verify=False), Limits(request_seconds=30.0))
+
+    async def give_up():
+        client = PveClient(connection)
+        request = asyncio.create_task(client.get("/version"))
+        held = await asyncio.to_thread(peer.read_request)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await client.close()
+        return held
+
+    with warnings.catch_warnings(record=True) as reports:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(give_up()).close()
+        gc.collect()
+    assert [str(report.message) for report in reports] == []

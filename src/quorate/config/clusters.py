@@ -1,4 +1,4 @@
-"""Clusters: one described by variables, or the tables of the TOML file."""
+"""Clusters: one described by variables, or the tables of the TOML file; and what new guests get by default."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 
 from quorate.config.connection import CONNECTION, read_credentials, read_endpoints, read_trust
 from quorate.config.policy import NO_POLICY, Policy, read_policy
@@ -16,12 +17,16 @@ from quorate.config.sources import (
     RawSettings,
     Source,
     Table,
+    in_named_table,
     in_table,
+    in_variables,
+    merge,
     option,
     options_of,
     table,
+    text_of,
 )
-from quorate.config.values import Choice, Number, WholeNumber, as_text, as_time_limit, read_options
+from quorate.config.values import Choice, Number, WholeNumber, as_text, as_texts, as_time_limit, read_options
 from quorate.pve.connection import Connection, Limits
 from quorate.ssh.settings import SshSettings
 
@@ -67,6 +72,64 @@ class ClusterSettings:
     ssh: SshSettings = field(default_factory=SshSettings)
     policy: Policy = NO_POLICY
     """Applies in addition to the server's."""
+
+
+def _as_public_keys(raw: RawSetting) -> tuple[str, ...]:
+    """Public keys, or files that contain some."""
+    from quorate.pve.values import is_ssh_key  # most setups have no such keys
+
+    keys: list[str] = []
+    for text in as_texts(raw):
+        own = [text] if is_ssh_key(text) else text_of(raw.source.path(text), "public key").splitlines()
+        lines = [line.strip() for line in own if line.strip() and not line.startswith("#")]
+        if not lines or not all(map(is_ssh_key, lines)):
+            raise ConfigError(f"{raw.label} must be public keys, such as ssh-ed25519 AAAA... comment, or .pub files.")
+        keys += lines
+    return tuple(dict.fromkeys(keys))
+
+
+def _as_addresses(raw: RawSetting) -> tuple[str, ...]:
+    texts = as_texts(raw)
+    for text in texts:
+        try:
+            ip_address(text)
+        except ValueError:
+            raise ConfigError(f'{raw.label} must be IP addresses, but "{text}" is not one.') from None
+    return texts
+
+
+@dataclass(frozen=True, slots=True)
+class GuestDefaults:
+    """What new guests get where the call says nothing, in every cluster."""
+
+    user: str | None = option("the user that cloud-init creates", as_text, "QUORATE_DEFAULT_USER")
+    ssh_keys: tuple[str, ...] = option(
+        "public keys that may log in to new guests, or files with public keys; several separated by commas (a list in "
+        "TOML)",
+        _as_public_keys,
+        "QUORATE_DEFAULT_SSH_KEYS",
+        default=(),
+    )
+    dns: tuple[str, ...] = option(
+        "DNS servers; several separated by commas (a list in TOML)", _as_addresses, "QUORATE_DEFAULT_DNS", default=()
+    )
+    tags: tuple[str, ...] = option(
+        "tags; several separated by commas (a list in TOML)", as_texts, "QUORATE_DEFAULT_TAGS", default=()
+    )
+    storage: str | None = option(
+        "storage for new disks; a cluster's `default_storage` takes precedence", as_text, "QUORATE_DEFAULT_STORAGE"
+    )
+    bridge: str | None = option(
+        "bridge for new network cards; a cluster's `default_bridge` takes precedence",
+        as_text,
+        "QUORATE_DEFAULT_BRIDGE",
+    )
+
+
+def read_guest_defaults(process: Source, document: Mapping[str, object], toml: Source) -> GuestDefaults:
+    table_of_defaults = options_of(GuestDefaults)
+    raw = merge(in_variables(table_of_defaults, process), in_named_table("defaults", document, table_of_defaults, toml))
+    return GuestDefaults(**read_options(table_of_defaults, raw))
 
 
 def _as_request_seconds(raw: RawSetting) -> float:

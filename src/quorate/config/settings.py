@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate.command_rules import CommandRules
-from quorate.config.clusters import CLUSTER, HOMELAB, Access, ClusterSettings, read_clusters
+from quorate.config.clusters import (
+    CLUSTER,
+    HOMELAB,
+    Access,
+    ClusterSettings,
+    GuestDefaults,
+    read_clusters,
+    read_guest_defaults,
+)
 from quorate.config.connection import connection_in_variables
 from quorate.config.dotenv import read_local_connection
 from quorate.config.files import usual_audit_file, usual_config_file, usual_state
@@ -186,6 +194,8 @@ class Settings:
     """Commands that may run inside guests and on hosts."""
     upload_dirs: tuple[Path, ...] = ()
     """Folders of this machine with images that callers over HTTP may upload."""
+    guest_defaults: GuestDefaults = field(default_factory=GuestDefaults)
+    """What new guests get where the call says nothing."""
     homelab: HomelabSettings = field(default_factory=HomelabSettings)
     policy: Policy = NO_POLICY
     http: HttpSettings | None = None
@@ -227,7 +237,7 @@ IMAGES = table(
         variables=("QUORATE_IMAGES_UPLOAD_DIRS",),
     )
 )
-TABLES = ("clusters", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
+TABLES = ("clusters", "defaults", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
 
 
 def load(
@@ -293,6 +303,7 @@ def load(
         opt_ins=_opt_ins(process.variables),
         gate_chosen=bool({"access", "approval"} & set(general)),
         command_rules=read_command_rules(document, toml),
+        guest_defaults=read_guest_defaults(process, document, toml),
         homelab=read_homelab(process, document, toml, live),
         http=None if http is None else _http(http, process, document, toml),
         watch=_watch(process, document, toml),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
@@ -56,6 +58,8 @@ CONNECT_SECONDS = 10.0
 NODES_SECONDS = 2.0  # how long a read of the nodes is good for
 CONSOLE_MESSAGE_BYTES = 1 << 20  # PVE splits what a console sends into pieces of 128 KiB
 HANG_UP_SECONDS = 2.0
+CLOSED = -1  # the number of a socket that is closed
+CLOSING_TURNS = 20  # of the event loop; it notices the end of a connection in the next one and closes it in a later one
 IN_QUERY = ("GET", "DELETE")  # where PVE takes parameters in the query, and as a form otherwise
 NEVER_SENT = {None, 595}  # no connection, or none from PVE's proxy to the node: nothing was done
 
@@ -109,6 +113,7 @@ class PveClient:
         self._connection = connection
         self._clock = clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._preferred = 0
         self._ticket: _Ticket | None = None
         self._login = asyncio.Lock()
@@ -246,9 +251,24 @@ class PveClient:
             raise outcome_unknown(method, path, f"{garbled.what}. {garbled.why}") from None
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close all connections, also those of canceled requests, which aiohttp forgets while TLS says goodbye."""
+        if self._session is None:
+            return
+        await self._session.close()
+        self._session = None
+        for connection in self._sockets:
+            with contextlib.suppress(OSError):  # it is closed
+                connection.shutdown(socket.SHUT_RDWR)
+        for _ in range(CLOSING_TURNS):
+            if all(connection.fileno() == CLOSED for connection in self._sockets):
+                break
+            await asyncio.sleep(0)
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, *_ = address
+        connection = socket.socket(family, kind, protocol)
+        self._sockets.add(connection)
+        return connection
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -469,6 +489,7 @@ class PveClient:
                     limit=limits.connections,
                     keepalive_timeout=KEEP_ALIVE_SECONDS,
                     ssl=trust.ssl_setting(self._connection.trust),
+                    socket_factory=self._open_socket,
                 ),
                 timeout=aiohttp.ClientTimeout(total=limits.request_seconds, sock_connect=CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),

@@ -42,6 +42,11 @@ class Defaults:
     node: str | None = None
     storage: str | None = None
     bridge: str | None = None
+    user: str | None = None
+    """The login of new guests with cloud-init."""
+    ssh_keys: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 Attached = TypeVar("Attached")

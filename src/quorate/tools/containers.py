@@ -16,6 +16,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, PermissionMissing
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
+from quorate.tools.guest_readiness import WaitFor, parse_goal
 from quorate.tools.new_guest_devices import (
     Card,
     DiskSpec,
@@ -39,6 +40,8 @@ from quorate.tools.new_guests import (
     Pool,
     check_name,
     check_pool,
+    complete_login,
+    complete_tags,
     created_guest,
     creation_settings,
     mebibytes,
@@ -101,10 +104,15 @@ async def container_create(
     onboot: bool | None = None,
     options: Annotated[dict[str, Any], Meta(description="Other PVE options")] | None = None,
     start: bool = False,
+    wait_for: WaitFor | None = None,
 ) -> Plan:
     """Create a container. Omitted settings are chosen and shown: vmid, node, storage, bridge, swap, nesting."""
     check_name(name)
     await check_pool(pve, pool)
+    goal = parse_goal(wait_for, is_vm=False)
+    login = complete_login(pve, {"password": password, "ssh_keys": ssh_keys, "dns": dns}, keeps={"user"})
+    ssh_keys, dns = login.settings["ssh_keys"], login.settings["dns"]
+    tags, chosen_tags = complete_tags(pve, tags)
     named: dict[str, Any] = {
         "hostname": name,
         "cores": cores,
@@ -127,6 +135,7 @@ async def container_create(
         node=node,
         vmid=vmid,
         start=start,
+        wait_for=goal,
         template=template,
         disks=[parse_disk(rootfs, storage), *(_mount_spec(part, storage) for part in mounts or ())],
         cards=parse_cards(networks),
@@ -134,6 +143,8 @@ async def container_create(
         chosen={
             **({"features": settings["features"]} if features is None and "features" in settings else {}),
             **({"swap": SWAP} if "swap" not in settings else {}),
+            **login.chosen,
+            **chosen_tags,
         },
     )
     library = Library(pve)

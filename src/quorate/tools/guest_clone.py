@@ -23,15 +23,10 @@ from quorate.operations.preconditions import (
 from quorate.operations.registry import GuestRef, Risk, operation
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster, Guest
-from quorate.tools.new_guests import (
-    NewGuest,
-    Pool,
-    check_pool,
-    guest_path,
-    namesake_warning,
-    risk_of_creation,
-    tag_list,
-)
+from quorate.tools.clone_settings import Changes, prepare
+from quorate.tools.guest_readiness import WaitFor, parse_goal
+from quorate.tools.new_guest_devices import CloudInit
+from quorate.tools.new_guests import Amount, NewGuest, Pool, check_pool, namesake_warning, risk_of_creation
 from quorate.tools.storages import require
 from quorate.units import size
 
@@ -57,7 +52,14 @@ async def guest_clone(
     pool: Pool | None = None,
     description: str | None = None,
     tags: Annotated[list[str], Meta(description="Instead of the source's")] | None = None,
+    cores: int | None = None,
+    memory: Annotated[Amount, Meta(description="4G, or MiB")] | None = None,
+    disk: Annotated[str, Meta(description="New size of the boot disk, such as 32G")] | None = None,
+    bridge: str | None = None,
+    vlan: Annotated[int, Meta(ge=1, le=4094)] | None = None,
+    cloud_init: CloudInit | None = None,
     start: bool = False,
+    wait_for: WaitFor | None = None,
 ) -> Plan:
     """Clone a guest or template into a new guest, as a full copy or linked to the template's disks."""
     source = await pve.guest(guest)
@@ -73,11 +75,17 @@ async def guest_clone(
     target = (await pve.inventory.online_node(node or source.row.node)).node
     await _check_storages(pve, source, config, target, storage)
     await check_pool(pve, pool)
+    goal = parse_goal(wait_for, is_vm=source.is_vm)
+    changes = Changes(
+        tags, cores, memory, disk, bridge, vlan, cloud_init, needs_agent=goal is not None and goal.is_agent
+    )
+    prepared = await prepare(pve, source, config, target, changes)
     warnings = [
         *await namesake_warning(pve, name),
         *(await _room_warnings(pve, source, config, storage) if copies else ()),
         *_consistency_warnings(source, status, snapshot),
-        *await oversize_warnings(pve, target, int(status.get("maxmem") or 0)),
+        *await oversize_warnings(pve, target, prepared.memory or int(status.get("maxmem") or 0)),
+        *prepared.warnings,
     ]
     mode = "full" if copies else "linked"
     params: dict[str, Any] = {
@@ -101,21 +109,14 @@ async def guest_clone(
         clone_name,
         target,
         create,
-        finish=lambda clone: [] if tags is None else [_tag_call(clone, tag_list(tags))],
+        finish=prepared.calls,
         start=start,
+        wait_for=goal,
         pool=pool,
-        facts={"name": clone_name, "mode": mode},
+        facts={"name": clone_name, "mode": mode, **({"chosen": prepared.chosen} if prepared.chosen else {})},
         warnings=tuple(warnings),
     )
     return await new.plan(pve, vmid)
-
-
-def _tag_call(clone: Target, tags: str | None) -> Call:
-    """PVE's clone takes no tags, so they are set on the clone."""
-    path = f"{guest_path(clone)}/config"
-
-    params = {"delete": "tags"} if tags is None else {"tags": tags}
-    return Call(f"Tag {clone} {tags or 'with nothing'}", "PUT", path, params, clone)
 
 
 # -- what PVE would refuse, and why ------------------------------------------------------------------------------------

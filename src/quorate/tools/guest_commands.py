@@ -15,18 +15,7 @@ from quorate.inside.transport import Command
 from quorate.inside.transport_selection import agent_transport, select_transport
 from quorate.operations.plan import Action, Plan, Target
 from quorate.operations.registry import GuestRef, Owner, Risk, Table, operation
-from quorate.problems import (
-    BadArgument,
-    Conflict,
-    NodeOffline,
-    NotConfigured,
-    NotFound,
-    Problem,
-    Refused,
-    ServerFailed,
-    TimedOut,
-    Unreachable,
-)
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import Report
 from quorate.tools.commands import (
@@ -44,6 +33,7 @@ from quorate.tools.commands import (
     job_on,
     needs_of,
 )
+from quorate.tools.guest_readiness import poll
 from quorate.units import duration
 
 
@@ -161,9 +151,6 @@ async def _visibility_problem(pve: Cluster, known: BackgroundJob) -> Problem | N
 
 
 LONGEST_WAIT = 50.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 5.0
-# Problems that waiting can solve: the agent does not run yet, the address is unknown. All others are raised at once.
-_PASSING = (Conflict, NodeOffline, NotConfigured, ServerFailed, TimedOut, Unreachable)
 
 Until = Literal["agent", "ssh", "address"]
 _GOALS: Mapping[Until, str] = {"agent": "the agent", "ssh": "SSH", "address": "an address"}
@@ -186,21 +173,11 @@ async def guest_wait(
     target = await pve.guest(guest)
     until = until or ("agent" if target.is_vm else "address")
     await _refuse_hopeless(target, until)
-    begun, pause, why = pve.clock.monotonic(), _FIRST_PAUSE, ""
-    while True:
-        try:
-            facts = await _probe(pve, target, until)
-        except _PASSING as problem:
-            facts, why = None, str(problem)
-        spent = pve.clock.monotonic() - begun
-        if facts is not None:
-            return {"guest": target.label, "until": until, "reached": True, "waited": duration(spent), **facts}
-        if spent >= wait:
-            return _not_yet(target, until, spent, why)
-        if report is not None:  # there may be no client to notify
-            await report(spent, wait, f"waiting for {_GOALS[until]} of {target}")
-        await pve.clock.sleep(min(pause, wait - spent))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    goal = f"{_GOALS[until]} of {target}"
+    facts, spent, why = await poll(pve, partial(_probe, pve, target, until), goal, wait, report)
+    if facts is None:
+        return _not_yet(target, until, spent, why)
+    return {"guest": target.label, "until": until, "reached": True, "waited": duration(spent), **facts}
 
 
 async def _probe(pve: Cluster, guest: Guest, until: Until) -> dict[str, Any] | None:

@@ -7,9 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence, either, tools
 from quorate.operations.placement import pick_bridge, pick_storage
@@ -364,6 +365,11 @@ _PLAIN = {
     "custom": "cicustom",
     "search_domain": "searchdomain",
 }
+CloudInit = Annotated[
+    dict[str, Any], Meta(description="user,password,ssh_keys,ip,gateway,ip6,gateway6,dns,search_domain,upgrade")
+]
+CREDENTIALS = frozenset(["cipassword", "sshkeys", "cicustom"])
+"""Options by which someone can log in; a custom file may set anything."""
 _ADDRESS = {"ip": "ip", "gateway": "gw", "ip6": "ip6", "gateway6": "gw6"}
 _NUMBERED = re.compile(r"ipconfig\d+")
 _LISTS = ("ssh_keys", "dns")

@@ -21,8 +21,10 @@ from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.suggestions import suggest
 from quorate.tools.guest_options import check_tags
+from quorate.tools.guest_readiness import Goal, wait_until_ready
 from quorate.tools.templates import Ambiguous
 from quorate.units import parse_size
+from quorate.units import size as readable
 
 MEBIBYTE = 1024**2
 LEAST_MEMORY = 16
@@ -177,6 +179,55 @@ def plain_value(key: str, value: Any) -> str | float | bool:
     return value
 
 
+# -- the operator's defaults -------------------------------------------------------------------------------------------
+
+NOBODY_CAN_LOG_IN = Advice(
+    "Nobody can log in: cloud-init sets neither an SSH key nor a password. Give {cloud_init} with ssh_keys or "
+    "password, or let the operator set ssh_keys in [defaults]",
+    cloud_init=NAMED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Settings, completed from the operator's defaults."""
+
+    settings: dict[str, Any]
+    chosen: dict[str, Any]
+    """What was taken from the defaults, as the answer shows it."""
+
+
+def complete_login(pve: Cluster, settings: Mapping[str, Any], *, keeps: Collection[str] = ()) -> Completed:
+    """Cloud-init settings with the default user, keys and DNS servers where the caller names none.
+
+    `keeps`: settings that stay as the source of the guest has them.
+    """
+    usual = pve.defaults
+    added: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
+    if usual.ssh_keys and "ssh_keys" not in keeps and not (settings.get("ssh_keys") or settings.get("password")):
+        added["ssh_keys"] = list(usual.ssh_keys)
+        chosen["ssh_keys"] = [_name_of_key(key) for key in usual.ssh_keys]
+    if usual.user and "user" not in keeps and not settings.get("user"):
+        added["user"] = chosen["user"] = usual.user
+    if usual.dns and "dns" not in keeps and not settings.get("dns"):
+        added["dns"] = chosen["dns"] = list(usual.dns)
+    return Completed({**settings, **added}, chosen)
+
+
+def _name_of_key(key: str) -> str:
+    """The comment by which people know a key, or its type."""
+    words = key.split()
+    return words[-1] if not words[-1].startswith("AAAA") else words[0]
+
+
+def complete_tags(pve: Cluster, tags: list[str] | None) -> tuple[list[str] | None, dict[str, Any]]:
+    """The tags, by default the operator's; and what was taken from there."""
+    if tags is not None or not pve.defaults.tags:
+        return tags, {}
+    return list(pve.defaults.tags), {"tags": list(pve.defaults.tags)}
+
+
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +299,8 @@ class NewGuest:
     prepare: tuple[Call, ...] = ()
     finish: Callable[[Target], Iterable[Call]] | None = None
     start: bool = False
+    wait_for: Goal | None = None
+    """What has to answer before the call ends; the guest is then started."""
     started: bool = False
     """The creating call itself starts it."""
     pool: str | None = None
@@ -261,7 +314,8 @@ class NewGuest:
 
     async def plan(self, pve: Cluster, vmid: int | None = None) -> Plan:
         """With this vmid, or with the next free one. If that is taken before PVE sees the call, another is tried."""
-        if self.start and self.objections:
+        start = self.start or self.wait_for is not None
+        if start and self.objections:
             raise Conflict(
                 self.objections[0], next_step=either("Change that", Advice("create the VM with {start}", start=False))
             )
@@ -272,16 +326,16 @@ class NewGuest:
         asked = create.summary[:1].lower() + create.summary[1:]
         await check_privileges(pve, asked, int(target.id), self.pool, self.storages)
         finish = self.finish(target) if self.finish else ()
-        runs = self.start or self.started
+        runs = start or self.started
         return Plan(
             create.summary,
-            (*self.prepare, create, *finish, *([start_call(pve, target)] if self.start else [])),
+            (*self.prepare, create, *finish, *([start_call(pve, target)] if start else [])),
             next_step=see("See its state and addresses", tools.guest_get(guest=target.id, detail=True))
             if runs
             else Advice("Start it", tools.guest_power(guest=target.id, action="start")),
             facts={"vmid": int(target.id), "node": self.node, **self.facts},
             warnings=(*self.warnings, *self.objections),
-            after=partial(_read_back, pve, target) if self.read_back else None,
+            after=partial(_report, pve, target, self.wait_for, pve.clock.monotonic()) if self.read_back else None,
             otherwise=partial(replace(self, prepare=()).plan, pve) if vmid is None else None,
             contested=len(self.prepare),
             about=(target,),
@@ -296,9 +350,10 @@ class CreationRequest:
     node: str | None
     vmid: int | None
     start: bool
+    wait_for: Goal | None
     chosen: Mapping[str, Any]
     """Settings that the caller left out and that are chosen for it."""
-    warnings: tuple[str, ...]
+    warnings: tuple[str | Wording, ...]
 
     @property
     def memory(self) -> int:
@@ -314,7 +369,7 @@ class CreationRequest:
         nodes = await _possible_nodes(pve, self.node, memory=self.memory)
         preferred = [node for node in nodes if await prefers(node)] if prefers else []
         new = await _first_fitting(preferred or nodes, build)
-        return await replace(new, start=self.start).plan(pve, self.vmid)
+        return await replace(new, start=self.start, wait_for=self.wait_for).plan(pve, self.vmid)
 
 
 def created_guest(kind: str, node: str, params: Mapping[str, Any], **more: Any) -> NewGuest:
@@ -340,6 +395,18 @@ def start_call(pve: Cluster, target: Target) -> Call:
 
 async def is_running(pve: Cluster, target: Target) -> bool:
     return bool((await pve.get(f"{guest_path(target)}/status/current")).get("status") == "running")
+
+
+def grow_call(target: Target, key: str, whole: int) -> Call:
+    """Make a disk larger, to this size."""
+    summary = f"Grow {key} of {target} to {readable(whole)}"
+    params = {"disk": key, "size": f"{whole // MEBIBYTE}M"}
+    return Call(summary, "PUT", f"{guest_path(target)}/resize", params, target)
+
+
+async def _report(pve: Cluster, target: Target, goal: Goal | None, begun: float) -> Mapping[str, Any]:
+    facts = await _read_back(pve, target)
+    return facts if goal is None else {**facts, **await wait_until_ready(pve, int(target.id), goal, begun)}
 
 
 async def _read_back(pve: Cluster, target: Target) -> Mapping[str, Any]:

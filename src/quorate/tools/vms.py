@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, either
 from quorate.operations.placement import oversize_warnings, pick_storage
-from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.plan import Plan
 from quorate.operations.preconditions import start_objections
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument
@@ -19,8 +19,11 @@ from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.tools.disk_checks import firmware_drive
+from quorate.tools.guest_readiness import WaitFor, parse_goal
 from quorate.tools.new_guest_devices import (
+    CREDENTIALS,
     Card,
+    CloudInit,
     DiskSpec,
     Slots,
     chosen_bridge,
@@ -35,7 +38,7 @@ from quorate.tools.new_guest_devices import (
     vm_card,
 )
 from quorate.tools.new_guests import (
-    MEBIBYTE,
+    NOBODY_CAN_LOG_IN,
     Amount,
     CreationRequest,
     NewGuest,
@@ -44,16 +47,17 @@ from quorate.tools.new_guests import (
     as_list,
     check_name,
     check_pool,
+    complete_login,
+    complete_tags,
     created_guest,
     creation_settings,
-    guest_path,
+    grow_call,
     mebibytes,
     namesake_warning,
     risk_of_creation,
     tag_list,
 )
 from quorate.tools.templates import Library
-from quorate.units import size as readable
 
 CPU = "x86-64-v2-AES"
 DISK = "32G"
@@ -119,21 +123,25 @@ async def vm_create(
     tpm: bool | None = None,
     machine: str | None = None,
     agent: bool | None = None,
-    cloud_init: Annotated[
-        dict[str, Any], Meta(description="user,password,ssh_keys,ip,gateway,ip6,gateway6,dns,search_domain,upgrade")
-    ]
-    | None = None,
+    cloud_init: CloudInit | None = None,
     tags: list[str] | None = None,
     pool: Pool | None = None,
     description: str | None = None,
     onboot: bool | None = None,
     options: Annotated[dict[str, Any], Meta(description="Other PVE options")] | None = None,
     start: bool = False,
+    wait_for: WaitFor | None = None,
 ) -> Plan:
     """Create a VM. Omitted settings are chosen and shown: vmid, node, storage, bridge, a 32G disk, boot order."""
     check_name(name)
     await check_pool(pve, pool)
     isos = as_list(iso)
+    goal = parse_goal(wait_for, is_vm=True)
+    if goal is not None and goal.is_agent and agent is None:
+        agent = True
+    login = None if cloud_init is None else complete_login(pve, cloud_init)
+    tags, chosen_tags = complete_tags(pve, tags)
+    first_boot = cloudinit_options(login.settings) if login else {}
     system = _system(ostype, bios, tpm, machine, isos)
     arguments = {
         "name": name,
@@ -151,7 +159,7 @@ async def vm_create(
         "description": description,
         "onboot": None if onboot is None else int(onboot),
         "pool": pool,
-        **(cloudinit_options(cloud_init) if cloud_init is not None else {}),
+        **first_boot,
     }
     settings = await creation_settings(pve, arguments, options, is_vm=True)
     chosen = {
@@ -161,12 +169,16 @@ async def vm_create(
         "machine": system.machine if machine is None else None,
         "tpm": True if tpm is None and system.tpm else None,
         "bios": "ovmf" if bios is None and system.uefi else None,
+        **(login.chosen if login else {}),
+        **chosen_tags,
     }
+    locked_out = cloud_init is not None and not CREDENTIALS & settings.keys()
     request = _Request(
         settings=settings,
         node=node,
         vmid=vmid,
         start=start,
+        wait_for=goal,
         system=system,
         disks=[parse_disk(disk, storage) for disk in ([DISK] if disks is None else disks)],
         isos=isos,
@@ -175,7 +187,7 @@ async def vm_create(
         cloud_init=cloud_init is not None,
         boot=boot,
         chosen={name: value for name, value in chosen.items() if value},
-        warnings=tuple(await namesake_warning(pve, name)),
+        warnings=(*await namesake_warning(pve, name), *([NOBODY_CAN_LOG_IN] if locked_out else [])),
     )
     return await request.plan(pve, partial(_new_guest, pve, Library(pve), request))
 
@@ -257,7 +269,7 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
         node,
         {**request.settings, **devices, **working, **boot},
         finish=lambda target: [
-            _grow(target, key, disk.grows_to) for key, disk in disks.items() if disk.grows_to is not None
+            grow_call(target, key, disk.grows_to) for key, disk in disks.items() if disk.grows_to is not None
         ],
         storages=(
             *(disk.storage.storage for disk in placed),
@@ -304,10 +316,3 @@ def _boot_order(requested: list[str] | None, devices: list[str], *, usual: list[
             f"The new VM has no device {unknown!r} to boot from", next_step=f"It would have {', '.join(devices)}"
         )
     return names
-
-
-def _grow(target: Target, key: str, whole: int) -> Call:
-    path = guest_path(target)
-
-    summary = f"Grow {key} of {target} to {readable(whole)}"
-    return Call(summary, "PUT", f"{path}/resize", {"disk": key, "size": f"{whole // MEBIBYTE}M"}, target)

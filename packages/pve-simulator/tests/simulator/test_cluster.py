@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
+import socket
 import ssl
 import sys
+import warnings
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -17,7 +21,9 @@ import pytest
 from pve_schema.schema import NEWEST, facts
 from pve_simulator.api_client import Api, simulated_api
 from pve_simulator.clock import ManualClock
+from pve_simulator.http.certificates import shared_identity
 from pve_simulator.http.routing import all_routes
+from pve_simulator.simulator import SimulatedCluster
 
 
 @pytest.mark.api(nodes=32, guests=5000)
@@ -114,3 +120,26 @@ async def test_a_manual_clock_wakes_sleepers_in_order() -> None:
     assert [(name, when - started) for name, when in seen] == [("a", 2), ("b", 3), ("a", 4)]
     assert clock.now() == started + 10
     await asyncio.gather(*tasks)
+
+
+def open_and_stop(turns: int, first_bytes: bytes) -> list[str]:
+    """What Python reports as left open if the cluster stops some turns of its loop after a client connected."""
+
+    async def serve() -> socket.socket:
+        async with SimulatedCluster(clock=ManualClock(), identity=shared_identity) as sim:
+            client = socket.create_connection(("127.0.0.1", urlsplit(sim.url).port))
+            client.sendall(first_bytes)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        return client
+
+    with warnings.catch_warnings(record=True) as reports:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(serve()).close()
+        gc.collect()
+    return [str(report.message) for report in reports if report.category is ResourceWarning]
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"\x16"], ids=["silent", "in its handshake"])
+def test_a_cluster_that_stops_while_a_client_connects_leaves_no_connection_open(first_bytes: bytes) -> None:
+    assert [open_and_stop(turns, first_bytes) for turns in range(8)] == [[]] * 8

@@ -26,6 +26,13 @@ _BACKLOG = 500
 class _Connection(RequestHandler):
     """One connection, which answers as PVE does to methods that the HTTP library does not know."""
 
+    socket_transport: asyncio.BaseTransport | None = None
+    """Kept until the connection is lost; `transport` is forgotten when closing begins, which TLS clients can delay."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.socket_transport = transport
+        super().connection_made(transport)
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
@@ -53,6 +60,8 @@ class Listener:
         self._server: web.Server | None = None
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted: set[socket.socket] = set()
+        """Connections that were not handed over to the server yet."""
 
     @property
     def url(self) -> str:
@@ -74,55 +83,68 @@ class Listener:
         self._port = listening.getsockname()[1]
         self._socket = listening
         self._server = _Server(self._answer, keepalive_timeout=_IDLE_SECONDS, access_log=None)
-        self._spawn(self._accept(listening, self._server))
+        asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening, self._server)
 
     async def stop(self) -> None:
         """Close the address and every connection to it."""
         if self._socket is None or self._server is None:
             return
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close()
-        transports = [
-            connection.transport for connection in self._server.connections if connection.transport is not None
-        ]
+        for connection in self._accepted:  # its task was canceled before it ran
+            connection.close()
+        self._accepted.clear()
+        connections = [connection for connection in self._server.connections if isinstance(connection, _Connection)]
         await self._server.shutdown(_LAST_WORDS_SECONDS)
-        for transport in transports:  # a client that never closes would keep TLS connections half open
-            transport.abort()
+        for left in connections:  # a client that never closes would keep TLS connections half open
+            if isinstance(left.socket_transport, asyncio.Transport):
+                left.socket_transport.abort()
         self._socket = self._server = None
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         return await self.handler(request)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _accept(self, listening: socket.socket, server: web.Server) -> None:
+        try:
+            connection, _ = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # the client has disconnected already
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._accepted.add(connection)
+        task = asyncio.ensure_future(self._greet(connection, server))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, listening: socket.socket, server: web.Server) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            connection, _ = await loop.sock_accept(listening)
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._spawn(self._greet(connection, server))
-
     async def _greet(self, connection: socket.socket, server: web.Server) -> None:
-        loop = asyncio.get_running_loop()
-        handed_over = False
         try:
             first = await _peek(connection)
             if first == _TLS_HANDSHAKE:
-                handed_over = True
-                await loop.connect_accepted_socket(server, connection, ssl=self._context)
+                self._accepted.discard(connection)
+                await self._hand_over(connection, server)
             elif first is not None:
                 await self._redirect(connection)
         except OSError:  # the client disconnected or does not trust our certificate
             pass
         finally:
-            if not handed_over:
+            if connection in self._accepted:
+                self._accepted.discard(connection)
                 connection.close()
+
+    async def _hand_over(self, connection: socket.socket, server: web.Server) -> None:
+        """Shake hands. A handshake that is canceled may stay open, so it is made to fail instead."""
+        loop = asyncio.get_running_loop()
+        handshake = asyncio.ensure_future(loop.connect_accepted_socket(server, connection, ssl=self._context))
+        try:
+            await asyncio.shield(handshake)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            await asyncio.gather(handshake, return_exceptions=True)
+            raise
 
     async def _redirect(self, connection: socket.socket) -> None:
         """Plain HTTP on the TLS port: send the client to https."""
@@ -148,7 +170,8 @@ async def _peek(connection: socket.socket) -> int | None:
     readable: asyncio.Future[None] = loop.create_future()
     loop.add_reader(connection.fileno(), _mark, readable)
     try:
-        await asyncio.wait_for(readable, _IDLE_SECONDS)
+        async with asyncio.timeout(_IDLE_SECONDS):
+            await readable
     except TimeoutError:
         return None
     finally:
