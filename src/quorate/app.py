@@ -229,7 +229,7 @@ def build(
     audit = audit or open_trail(store, settings.audit_file)
     journal = Journal(audit, store)
     run_store = RunStore(store, journal.entry)
-    clusters = [_cluster(cluster, settings, clock, store, run_store) for cluster in settings.clusters]
+    clusters = [_cluster(cluster, settings, clock, store, (run_store, journal)) for cluster in settings.clusters]
     home = Homelab(
         settings.homelab,
         store,
@@ -259,7 +259,7 @@ def _cluster(
     settings: Settings,
     clock: Clock | None,
     store: Store,
-    runs: RunStore,
+    attachments: Iterable[object],
 ) -> Cluster:
     return Cluster(
         cluster.name,
@@ -268,7 +268,7 @@ def _cluster(
         clock=clock,
         ssh=SshAccess(cluster.ssh),
         command_rules=settings.command_rules,
-        attachments=(runs, Freeze(store), job_book(store)),
+        attachments=(*attachments, Freeze(store), job_book(store)),
     )
 
 

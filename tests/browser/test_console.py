@@ -16,6 +16,9 @@ PAGES = {
     "timeline": "/timeline",
     "inventory": "/inventory",
     "guest": "/guests/102",
+    "action": "/guests/108/start",
+    "hosts": "/hosts",
+    "search": "/search?q=pve",
     "map": "/map",
     "policy": "/policy?tool=guest_delete&arguments=guest%3Dtest-vm",
     "freeze": "/freeze",
@@ -68,6 +71,18 @@ async def test_what_a_person_types_survives_a_new_request(tmp_path):
             assert await card.get_by_label("Type test-vm to approve").input_value() == "test-"
             assert await card.get_by_label("Operator's passphrase").first.input_value() == PASSPHRASE
             assert await operator.page.evaluate("document.activeElement.type") == "password"
+            assert not operator.complaints
+
+
+async def test_the_search_is_one_key_away(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with surfing(quorate, token) as operator:
+            await operator.go("/inventory")
+            await operator.page.keyboard.press("/")
+            await operator.page.keyboard.type("docker01")
+            await operator.page.keyboard.press("Enter")
+            await operator.page.wait_for_url("**/console/guests/102")
             assert not operator.complaints
 
 

@@ -31,6 +31,7 @@ def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
         "network_list": [{}, {"of": "node", "node": "pve1"}, {"of": "sdn"}],
         "node_inspect": [{"node": "pve1", "aspect": aspect} for aspect in ("services", "updates", "disks")],
         "permission_audit": [{}, {"level": "operate"}],
+        "guest_diff": [{"guest": 108, **old} for old in ({"snapshot": "clean"}, {"other": 107}, {"since": "1d"})],
         "guest_dir_list": [{"guest": running, "path": "/etc"}],
         "guest_file_read": [inside],
         "guest_path_stat": [inside],
@@ -38,5 +39,5 @@ def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
     }  # fmt: skip
     if operation.name in known:
         return known[operation.name]
-    usual = {"guest": running, "node": "pve1", "task": task, "run": PAUSED_RUN}
+    usual = {"guest": running, "node": "pve1", "task": task, "run": PAUSED_RUN, "port": 22}
     return [{name: usual[name] for name in operation.schema().get("required", ())}]

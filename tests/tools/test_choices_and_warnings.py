@@ -129,24 +129,6 @@ async def test_a_change_of_a_stopped_guest_is_not_called_live(tmp_path):
         assert (await quorate.facts("guest_configure", guest=RUNNING, onboot=False))["live"] == ["onboot"]
 
 
-async def test_a_guest_shows_what_would_prevent_its_start(tmp_path):
-    async with rig(tmp_path) as quorate:
-        assert "cannot_start" not in await quorate.facts("guest_get", guest=STOPPED)
-        config = quorate.sim.world.guests[STOPPED].config
-        config["ide2"] = "local:iso/gone.iso,media=cdrom"
-        config["net1"] = "virtio=BC:24:11:00:00:01,bridge=vmbr99"
-        config["scsi1"] = "local-lvm:vm-108-disk-77,size=1G"
-        config["cores"] = 4000
-        config["scsi2"] = "gone:vm-108-disk-1,size=1G"
-        reasons = (await quorate.facts("guest_get", guest=STOPPED))["cannot_start"]
-        for part in ("ide2 (local:iso/gone.iso) is missing", "vmbr99", "which pve1 cannot reach", "4000 CPUs"):
-            assert any(part in reason for reason in reasons), reasons
-        reasons = (await quorate.facts("guest_get", guest=STOPPED, detail=True))["cannot_start"]
-        for part in ("vm-108-disk-77) is missing",):
-            assert any(part in reason for reason in reasons), reasons
-        assert "cannot_start" not in await quorate.facts("guest_get", guest=RUNNING)
-
-
 async def test_protection_is_shown_and_lists_filter_by_it(tmp_path):
     async with rig(tmp_path) as quorate:
         everyone = await quorate.rows("guest_list", limit=200)

@@ -28,10 +28,12 @@ from quorate.console.actions import action_routes
 from quorate.console.activity import activity_routes, timeline_routes
 from quorate.console.approvals import approval_routes, freeze_routes
 from quorate.console.findings import finding_routes
+from quorate.console.hosts import host_routes
 from quorate.console.inventory import chart_routes, inventory_routes
 from quorate.console.login import CLIENT, ConsoleServices, LoginPages, Person
 from quorate.console.overview import ClusterReader, overview_routes
 from quorate.console.policy import policy_routes
+from quorate.console.search import search_routes
 from quorate.console.templates import HEADERS, PATH, asset, render
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.caller import Scope as GrantedScope
@@ -122,6 +124,7 @@ PAGES = (
     ("/findings", "Findings", False, ("finding_list",)),
     ("/timeline", "Timeline", True, ()),
     ("/inventory", "Inventory", False, ("guest_list",)),
+    ("/hosts", "Hosts", False, ("host_list",)),
     ("/map", "Map", False, ("network_map",)),
     ("/policy", "Policy", True, ()),
 )
@@ -166,7 +169,7 @@ class Console(OperatorApi):
         """Address, handler and methods of every page."""
         parts = (
             overview_routes, approval_routes, activity_routes, finding_routes, timeline_routes, inventory_routes,
-            policy_routes, freeze_routes, chart_routes, action_routes,
+            policy_routes, freeze_routes, chart_routes, action_routes, host_routes, search_routes,
         )  # fmt: skip
         pages = [
             (path, self._page(handler), methods or ["GET"])
@@ -261,7 +264,7 @@ class Console(OperatorApi):
             template,
             status,
             person=person,
-            pages=self._pages_of(person),
+            pages=self.pages_of(person),
             here=request.url.path.removeprefix(PATH),
             version=__version__,
             now=self.services.now,
@@ -273,7 +276,7 @@ class Console(OperatorApi):
             **context,
         )
 
-    def _pages_of(self, person: Person) -> list[tuple[str, str]]:
+    def pages_of(self, person: Person) -> list[tuple[str, str]]:
         visible = {operation.name for operation in self.services.pipeline.visible(person.caller)}
         return [
             (path, title)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from quorate.console.console import Console
 
 CLIENT = "console"
+PATIENCE_SECONDS = 2.0
+"""How long a page waits for something that may hang before it is shown without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,16 @@ class ConsoleServices:
             return await self.rows(person, tool, **arguments), ""
         except Problem as problem:
             return [], str(problem)
+
+    async def rows_in_time(self, person: Person, tool: str, **arguments: Any) -> list[dict[str, Any]]:
+        """The rows for this person; none if the tool is not offered, fails or does not answer in time."""
+        if not self.offers(person, tool):
+            return []
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await self.rows(person, tool, **arguments)
+        except (Problem, TimeoutError):
+            return []
 
 
 class LoginPages:

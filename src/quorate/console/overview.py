@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quorate.console.approvals import waiting_cards
-from quorate.console.login import ConsoleServices, Person
+from quorate.console.login import PATIENCE_SECONDS, ConsoleServices, Person
 from quorate.console.templates import PATH, ago, query
 from quorate.pipeline.redaction import clean
 from quorate.pipeline.sites import CLUSTER
@@ -23,8 +23,6 @@ from quorate.units import count_of, duration, size
 if TYPE_CHECKING:
     from quorate.console.console import Console
 
-ANSWER_SECONDS = 2.0
-"""How long a page waits for a cluster before it shows what it last listed."""
 SILENT_SECONDS = 30.0
 """How long pages wait only briefly for a cluster that did not answer, so that not every page is slow."""
 BRIEF_SECONDS = 0.2
@@ -62,7 +60,7 @@ class ClusterReader:
 
     async def read(self, cluster: str, person: Person) -> ClusterRows:
         pipeline, now = self._services.pipeline, self._services.now
-        patience = BRIEF_SECONDS if now < self._silent_until.get(cluster, 0.0) else ANSWER_SECONDS
+        patience = BRIEF_SECONDS if now < self._silent_until.get(cluster, 0.0) else PATIENCE_SECONDS
         try:
             async with asyncio.timeout(patience):
                 argument = cluster if pipeline.sites.several else None
@@ -122,7 +120,7 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
         names = [site.name for site in services.pipeline.sites.open_to(person.caller)]
         lists = await asyncio.gather(*(console.clusters.read(name, person) for name in names))
         clusters = [_summarize(services, name, listed) for name, listed in zip(names, lists, strict=True)]
-        findings = await _rows_in_time(person, "finding_list", state="open", limit=MOST_READ)
+        findings = await services.rows_in_time(person, "finding_list", state="open", limit=MOST_READ)
         waiting = await waiting_cards(console, person) if person.is_operator else None
         concerns = [
             *_approval_concerns(len(waiting["cards"]) if waiting else 0),
@@ -157,20 +155,11 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
             request, person, "part_health.html", checks=checks, problem=problem, backups=backups, where=where
         )
 
-    async def _rows_in_time(person: Person, tool: str, **arguments: Any) -> list[dict[str, Any]]:
-        """The rows of a tool for this person; none if it is not offered or does not answer in time."""
-        if not services.offers(person, tool):
-            return []
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                rows, _ = await services.rows_or_problem(person, tool, **arguments)
-        except TimeoutError:
-            return []
-        return rows
-
     async def _runs(person: Person, cluster: str) -> list[dict[str, Any]]:
         where = services.where({CLUSTER: cluster})
-        return [{**run, "where": where} for run in await _rows_in_time(person, "run_list", **where, limit=MOST_RUNS)]
+        return [
+            {**run, "where": where} for run in await services.rows_in_time(person, "run_list", **where, limit=MOST_RUNS)
+        ]
 
     async def _changes_today(person: Person) -> list[dict[str, Any]]:
         if not person.is_operator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ from quorate.hints import Advice, ArgumentHint, Sentence, tools
 from quorate.problems import (
     BadArgument,
     NotFound,
-    ParameterRejected,
     PermissionMissing,
     Problem,
-    ServerFailed,
 )
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
@@ -259,63 +256,6 @@ async def start_objections(pve: Cluster, node: str, config: Mapping[str, Any]) -
         *await _mapping_problems(pve, node, config),
     ]
     return [f"PVE will refuse to start the VM: {reason}" for reason in reasons if reason]
-
-
-async def start_obstacles(pve: Cluster, guest: Guest, config: Mapping[str, Any], *, closely: bool) -> list[str]:
-    """Why a stopped guest cannot start as it is: missing storages, ISO images and bridges, or more than the node has.
-
-    `closely`: each disk is looked for as well, which costs a request.
-    """
-    node, attached = guest.row.node, [volume for volume in volumes(config) if volume.on_storage]
-    known = await storages_on(pve, node, {volume.storage for volume in attached})
-    away = [
-        f"{volume} is on {volume.storage}, which {node} cannot reach"
-        for volume in attached
-        if volume.storage not in known
-    ]
-    sought = [
-        volume
-        for volume in attached
-        if volume.storage in known and (closely or (volume.cdrom and not volume.is_cloudinit))
-    ]
-    parts = await asyncio.gather(
-        _objections(pve, guest, config),
-        _missing_bridges(pve, node, config),
-        *(_missing_volume(pve, node, volume) for volume in sought),
-    )
-    return [*away, *(reason for part in parts for reason in part)]
-
-
-async def _objections(pve: Cluster, guest: Guest, config: Mapping[str, Any]) -> list[str]:
-    reasons = await start_objections(pve, guest.row.node, config) if guest.is_vm else []
-    return [reason.partition(": ")[2] for reason in reasons]
-
-
-async def _missing_bridges(pve: Cluster, node: str, config: Mapping[str, Any]) -> list[str]:
-    bridges = {
-        key: values.parse(str(value)).get("bridge", "") for key, value in config.items() if values.bus_of(key) == "net"
-    }
-    if not any(bridges.values()):
-        return []
-    try:
-        rows = await pve.get(f"/nodes/{node}/network", type="any_bridge")
-    except Problem:
-        return []
-    known = {str(row["iface"]) for row in rows or ()}
-    lacking = {key: bridge for key, bridge in sorted(bridges.items()) if bridge and bridge not in known}
-    return [f"{key} is on the bridge {bridge}, which {node} does not have" for key, bridge in lacking.items() if known]
-
-
-async def _missing_volume(pve: Cluster, node: str, volume: AttachedVolume) -> list[str]:
-    """Nothing if it is there, or if these credentials cannot see it."""
-    try:
-        await pve.get(f"/nodes/{node}/storage/{volume.storage}/content/{volume.volid}")
-    except (ServerFailed, NotFound, ParameterRejected) as problem:
-        error = problem.what.rpartition(": ")[2].rstrip(".")
-        return [f"{volume} is missing on {node}, or cannot be read ({error})"]
-    except Problem:
-        return []
-    return []
 
 
 NOTHING_TO_BOOT = "It has neither a disk nor an inserted ISO to boot from"

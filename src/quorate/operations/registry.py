@@ -62,11 +62,11 @@ HOMELAB = {
 EVERY = {**TOOLSETS, **HOMELAB}
 MODULES: Final = {
     "cluster": "tools.cluster tools.nodes",
-    "guests": "tools.guest_bulk tools.guest_options tools.guest_power tools.guests",
+    "guests": "tools.guest_bulk tools.guest_diff tools.guest_options tools.guest_power tools.guests",
     "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.vms",
     "configure": "tools.cloudinit tools.disks tools.nics",
     "snapshots": "tools.snapshots",
-    "storage": "tools.storages tools.volumes",
+    "storage": "tools.storage_cleanup tools.storages tools.volumes",
     "images": "tools.images tools.templates",
     "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",

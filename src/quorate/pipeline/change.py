@@ -11,6 +11,7 @@ from quorate.config import Access
 from quorate.hints import Wording
 from quorate.operations.arguments import decode
 from quorate.operations.backend import Backend
+from quorate.operations.hotplug import predict_pending
 from quorate.operations.plan import Action, Call, Plan, in_wire_form
 from quorate.operations.registry import Risk
 from quorate.operations.undo import can_be_undone, read_all_options, replaced_values
@@ -148,6 +149,8 @@ class ChangeRun:
         if record.dry_run:
             record.outcome = Outcome.DRY_RUN
             lost = await losses(backend, plan) if risk is Risk.DESTROY else []
+            if waiting := await predict_pending(backend, plan):
+                plan = replace(plan, facts={**plan.facts, "pending_until_restart": waiting})
             facts = self._sanitizer.sanitize(describe_dry_run(plan, checked, verdict, lost))
             return Result(await self._announce(site, request) | facts, record.outcome)
         if not plan.calls:

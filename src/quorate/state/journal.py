@@ -153,6 +153,16 @@ class Journal:
                 return entry
         return None
 
+    async def entries_since(self, since: float) -> list[dict[str, Any]]:
+        """The entries of changes that began after `since`, newest first."""
+        entries = []
+        folding = Folding()
+        async for record in self._newest_since(since):
+            entry = folding.fold_back(record)
+            if entry is not None and (seconds_of(entry.get("time")) or since) >= since:
+                entries.append(entry)
+        return entries
+
     async def take_over(self) -> list[UnfinishedChange]:
         """Take over the changes whose owners are gone."""
         await self.settle_debts()

@@ -65,7 +65,7 @@ def image(png: bytes) -> ImageContent:
     return ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")
 
 
-MAX_TOOLS, MAX_BYTES = 100, 96_000
+MAX_TOOLS, MAX_BYTES = 110, 96_000
 """The budget of one tool list: beyond it, clients drop tools, choose the wrong ones or run out of context."""
 PLAN_TOKEN = {"type": "string", "description": "From the dry run of the same call"}
 

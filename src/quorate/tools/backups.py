@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from msgspec import Meta
 
@@ -161,7 +163,7 @@ async def backup_show(
 ) -> dict[str, Any]:
     """What a backup holds: the guest's configuration, disks and networks at that time."""
     archive = await find_backup(pve, backup, node)
-    config = await archived_config(pve, archive)
+    config, guest_notes = await asyncio.gather(archived_config(pve, archive), archived_notes(pve, archive))
     options = {key: value for key, value in config.items() if key not in _SECRET}
     excluded = excluded_volumes(config, is_vm=not archive.is_container)
     disks = {key: options.pop(key) for key in sorted(options) if values.is_disk(key, options[key])}
@@ -177,6 +179,7 @@ async def backup_show(
         "protected": bool(archive.protected),
         "verified": archive.verified or "unknown",
         "notes": archive.notes or "",
+        **({"guest_notes": guest_notes} if guest_notes else {}),
         **({"not_included": excluded} if excluded else {}),
         "disks": disks,
         "networks": networks,
@@ -198,13 +201,22 @@ async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Stor
 
 async def archived_config(pve: Cluster, backup: StoredVolume) -> dict[str, str]:
     """The guest's configuration as stored in the backup, without its snapshots and comments."""
+    pairs = (line.partition(": ") for line in await _read_archived(pve, backup) if not line.startswith("#"))
+    return {key: value for key, colon, value in pairs if colon}
+
+
+async def archived_notes(pve: Cluster, backup: StoredVolume) -> str:
+    """The guest's notes as stored in the backup. PVE writes them as comments, and vzdump adds some of its own."""
+    lines = (line for line in await _read_archived(pve, backup) if line.startswith("#"))
+    return "\n".join(unquote(line[1:]) for line in lines if not line.startswith(("#qmdump#", "#vzdump#"))).strip()
+
+
+async def _read_archived(pve: Cluster, backup: StoredVolume) -> list[str]:
     try:
         text = await pve.get(f"/nodes/{backup.node}/vzdump/extractconfig", volume=backup.volid)
     except ServerFailed as problem:
         raise Conflict(f"{backup} cannot be inspected", why=problem.what) from None
-    head = re.split(r"^\[", str(text), maxsplit=1, flags=re.M)[0]
-    pairs = (line.partition(": ") for line in head.splitlines() if not line.startswith("#"))
-    return {key: value for key, colon, value in pairs if colon}
+    return re.split(r"^\[", str(text), maxsplit=1, flags=re.M)[0].splitlines()
 
 
 # -- making ------------------------------------------------------------------------------------------------------------

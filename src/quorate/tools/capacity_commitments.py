@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from quorate.hints import NAMED, Advice, Sentence
 from quorate.operations.registry import Table, page
 from quorate.problems import BadArgument, NotFound, Problem, catch_problem
 from quorate.pve import values
@@ -77,7 +78,10 @@ async def count_fitting(
     fails: str | None,
 ) -> Table:
     if not request.memory:
-        raise BadArgument("count needs memory", next_step="Give the memory of one guest, such as memory=4G")
+        raise BadArgument(
+            Sentence("{count} needs {memory}", count=NAMED, memory=NAMED),
+            next_step=Advice("Give the memory of one guest, such as {memory}", memory="4G"),
+        )
     nodes = sorted(row.node for row in rows if row.type == "node")
     if fails not in (None, "all", *nodes):
         raise NotFound(f"There is no node {fails!r}", next_step=f"The nodes are {', '.join(nodes)}; or say all")

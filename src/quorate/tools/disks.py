@@ -38,7 +38,9 @@ from quorate.tools.disk_checks import (
     with_room,
     working_storage,
 )
+from quorate.tools.disk_moves import ALL, plan_disk_moves
 from quorate.tools.guest_options import ConfigEdit, read_config, refuse_protected, write_config
+from quorate.tools.start_obstacles import plan_recreation
 from quorate.units import parse_size
 from quorate.units import size as shown
 
@@ -219,7 +221,7 @@ _BELONGS_TO = {
     "storage": ("move",),
     "format": ("move",),
     "delete": ("move",),
-    "size": ("resize",),
+    "size": ("resize", "recreate"),
     "force": ("detach", "resize"),
 }
 
@@ -238,12 +240,15 @@ async def disk_change(
     pve: Cluster,
     guest: GuestRef,
     action: Annotated[
-        Literal["attach", "detach", "move", "resize"],
-        Meta(description="detach keeps it as unusedN; attach takes one"),
+        Literal["attach", "detach", "move", "resize", "recreate"],
+        Meta(description="detach keeps it as unusedN; attach takes one; recreate: empty, if its volume is missing"),
     ],
-    disk: Annotated[str, Meta(description="scsi0, rootfs, mp0, unused0 …; resize: default the boot disk")]
+    disk: Annotated[
+        str | list[str],
+        Meta(description="scsi0, rootfs, mp0, unused0 …; move: or several, or all; resize: default the boot disk"),
+    ]
     | None = None,
-    size: Annotated[str, Meta(description="resize: 64G, or +10G more")] | None = None,
+    size: Annotated[str, Meta(description="64G; resize: or +10G more")] | None = None,
     storage: Annotated[str, Meta(description="move")] | None = None,
     format: Annotated[Format, Meta(description="move")] | None = None,
     delete: Annotated[bool, Meta(description="move: false keeps the source as unusedN")] | None = None,
@@ -252,10 +257,18 @@ async def disk_change(
     options: Settings | None = None,
     force: Annotated[bool, Meta(description="Detach the boot disk, overcommit a storage")] | None = None,
 ) -> Plan:
-    """Attach, detach, move or grow a disk or mount point. Its data stays; shrinking is not possible."""
+    """Attach, detach, move or grow disks or mount points. Data stays; no shrinking. Many guests: guest_bulk."""
     specific = {"slot": slot, "path": path, "options": options, "storage": storage, "format": format, "delete": delete}
     refuse_misplaced("action", action, {**specific, "size": size, "force": force}, _BELONGS_TO)
     target = await pve.guest(guest)
+    if action == "move" and storage is not None and (isinstance(disk, list) or disk == ALL):
+        only_for_vms(target, "format", format, "Leave it out; the storage decides")
+        disks = disk if isinstance(disk, list) else [disk]
+        return await plan_disk_moves(pve, [target], disks, storage, format=format, delete=delete is not False)
+    if isinstance(disk, list):
+        raise BadArgument(
+            Sentence("{action} takes one {disk}", action=action, disk=NAMED), next_step="Call it for each of them"
+        )
     match action:
         case "attach":
             return await _attach(pve, target, disk, slot, path, options)
@@ -265,6 +278,8 @@ async def disk_change(
             return await _move(pve, target, disk, storage, format, delete=delete is not False)
         case "resize":
             return await _resize(pve, target, disk, size, force=bool(force))
+        case "recreate":
+            return await plan_recreation(pve, target, disk, size)
 
 
 async def _attach(
@@ -331,7 +346,8 @@ async def _move(
     only_for_vms(guest, "format", format, "Leave it out; the storage decides")
     config = await read_config(guest)
     key = existing_disk(guest, config, disk)
-    refuse_cdrom(key, str(config[key]), "moved")
+    if not (guest.is_vm and (values.is_cloudinit(str(config[key])) or values.bus_of(key) == "unused")):
+        refuse_cdrom(key, str(config[key]), "moved")
     volume = values.volume_of(str(config[key]))
     summary = f"Move {key} of {guest} ({volume}) to {storage}"
     row = await storage_with_room(pve, guest, storage, 0, force=True)
@@ -341,6 +357,13 @@ async def _move(
     if not guest.is_vm and await guest.status() == "running":
         raise Conflict(
             f"{guest} is running, and PVE moves only the volumes of stopped containers",
+            next_step=Advice("Shut it down first", tools.guest_power(guest=guest.vmid, action="shutdown")).then(
+                Advice("{disk} shuts it down, moves everything and starts it", disk=ALL), "; "
+            ),
+        )
+    if key == "tpmstate0" and await guest.status() == "running":
+        raise Conflict(
+            f"{guest} is running, and QEMU does not copy the state of a TPM in use",
             next_step=Advice("Shut it down first", tools.guest_power(guest=guest.vmid, action="shutdown")),
         )
     if delete:

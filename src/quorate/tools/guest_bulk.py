@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence, either, tools
 from quorate.operations.arguments import refuse_misplaced
+from quorate.operations.exemptions import MOVING
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, guest_call
 from quorate.operations.preconditions import refuse_locked
@@ -17,6 +18,7 @@ from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster, Guest
 from quorate.tools.backups import vzdump_call
+from quorate.tools.disk_moves import ALL, plan_disk_moves
 from quorate.tools.guest_options import check_tags, split_tags
 from quorate.tools.guest_power import plan_each, plan_power
 from quorate.tools.guests import Filter
@@ -26,14 +28,22 @@ from quorate.units import count_of
 
 MOST_GUESTS = 100
 
-BulkAction = Literal["start", "shutdown", "reboot", "snapshot", "tag", "untag", "backup"]
-_BELONGS_TO = {"tags": ("tag", "untag"), "snapshot": ("snapshot",), "storage": ("backup",)}
+BulkAction = Literal["start", "shutdown", "reboot", "snapshot", "tag", "untag", "backup", "move_disks"]
+_BELONGS_TO = {
+    "tags": ("tag", "untag"),
+    "snapshot": ("snapshot",),
+    "storage": ("backup", "move_disks"),
+    "from_storage": ("move_disks",),
+}
 
 
 @operation(
     toolset="guests",
     risk=Risk.CHANGE,
-    search_words="everything several guest once mass shutdown stop start tag snapshot together lab",
+    exemptions=(MOVING,),
+    search_words=(
+        "everything several guest once mass shutdown stop start tag snapshot together lab move all disks off a storage"
+    ),
     example="action=shutdown tag=lab",
     elsewhere={"delete": tools.guest_delete, "destroy": tools.guest_delete, "stop": tools.guest_stop},
 )
@@ -49,17 +59,27 @@ async def guest_bulk(
     pool: str | None = None,
     tags: Annotated[list[str], Meta(description="To add or remove")] | None = None,
     snapshot: Annotated[str, Meta(description="Name of the new snapshots")] | None = None,
-    storage: Annotated[str, Meta(description="For backups")] | None = None,
+    storage: Annotated[str, Meta(description="For backups; move_disks: where to")] | None = None,
+    from_storage: Annotated[str, Meta(description="move_disks: everything that is there")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=MOST_GUESTS, description="Refuse if more guests match")] = 25,
 ) -> Plan:
-    """Start, shut down, reboot, snapshot, tag, untag or back up many guests at once. Try dry_run first."""
-    refuse_misplaced("action", action, {"tags": tags, "snapshot": snapshot, "storage": storage}, _BELONGS_TO)
+    """Start, shut down, reboot, snapshot, tag, untag or back up many guests, or move their disks. Try dry_run first.
+
+    move_disks leaves nothing on from_storage, or names it; VMs keep running, containers restart.
+    """
+    specific = {"tags": tags, "snapshot": snapshot, "storage": storage, "from_storage": from_storage}
+    refuse_misplaced("action", action, specific, _BELONGS_TO)
     if action in _BELONGS_TO["tags"] and not tags:
         raise BadArgument(
             Sentence("{action} needs {tags}", action=action, tags=NAMED), next_step=Advice("Give {tags}", tags="[…]")
         )
     filters = Filter(node, type, status, name, tag, pool)
-    targets = await _targets(pve, guests, filters, limit, templates=action in ("tag", "untag"))
+    if action == "move_disks" and not storage:
+        raise BadArgument(
+            Sentence("{action} needs {storage}", action=action, storage=NAMED),
+            next_step=Advice("Choose one", tools.storage_list),
+        )
+    targets = await _targets(pve, guests, filters, limit, templates=action in ("tag", "untag", "move_disks"))
     summary = f"{action.capitalize()} {count_of(len(targets), 'guest')}"
     match action:
         case "tag" | "untag":
@@ -69,6 +89,9 @@ async def guest_bulk(
             plan = await plan_each(summary, targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
         case "backup":
             plan = await plan_each(summary, targets, partial(_backup_call, pve, storage))
+        case "move_disks":
+            plan = await plan_disk_moves(pve, targets, [ALL], str(storage), from_storage=from_storage)
+            return replace(plan, facts={"targets": [str(guest) for guest in targets], **plan.facts})
         case _:
             plan = await plan_power(targets, action)
     return replace(plan, summary=summary, facts={"targets": [str(guest) for guest in targets]})

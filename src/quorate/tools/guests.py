@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence, see, tools
-from quorate.operations.preconditions import start_obstacles
 from quorate.operations.registry import GuestRef, IllustratedFacts, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, Problem, catch_problem
 from quorate.pve import values
@@ -22,6 +21,7 @@ from quorate.pve.lookup import Resource
 from quorate.pve.stored_objects import hide_secrets
 from quorate.tools.guest_addresses import AddressFinder, read_reported
 from quorate.tools.guest_search import Configured, Option, search_configs
+from quorate.tools.start_obstacles import find_obstacles
 from quorate.units import Quantity, duration, load_of, moment, percent, size, unused_size, used_of
 
 
@@ -212,9 +212,9 @@ def _cpu(row: Resource) -> str:
 async def guest_get(
     pve: Cluster,
     guest: GuestRef,
-    detail: Annotated[bool, Meta(description="Also snapshots, OS, file systems, missing disks, tasks, digest")] = False,
+    detail: Annotated[bool, Meta(description="Also snapshots, OS, file systems, tasks, digest")] = False,
 ) -> dict[str, Any]:
-    """One guest: state, IP addresses, load, hardware, disks, what waits for a restart, what would prevent a start."""
+    """One guest: state, IP addresses, load, hardware, disks, what waits for a restart, why it cannot start."""
     target = await pve.guest(guest)
     if target.row.node_is_offline:
         return _describe_last(target.row, pve.clock.time())
@@ -238,12 +238,12 @@ async def guest_get(
     excluded = excluded_volumes(config, is_vm=target.is_vm)
     waiting = values.pending_changes(pending)
     could_start = status.get("status") == "stopped" and not target.row.template and not status.get("lock")
-    obstacles = await start_obstacles(pve, target, config, closely=detail) if could_start else []
+    obstacles = await find_obstacles(pve, target, config) if could_start else []
     return {
         **_identity(target, status),
         **({"not_included": excluded} if excluded else {}),
         **({"protection": True} if values.is_on(config.get("protection", 0)) else {}),
-        **({"cannot_start": obstacles} if obstacles else {}),
+        **({"cannot_start": [obstacle.as_dict() for obstacle in obstacles]} if obstacles else {}),
         **_load(status),
         **(inside or {}),
         "hardware": {key: config[key] for key in (_HARDWARE_VM if target.is_vm else _HARDWARE_CT) if key in config},

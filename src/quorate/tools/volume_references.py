@@ -293,9 +293,12 @@ class _Search:
             except Problem as problem:
                 self.survey.unread.append(f"{storage} on {node}: {problem.what}")
                 continue
+            by_name: dict[str, list[NamedVolume]] = {}
+            for volume in here:
+                by_name.setdefault(volume.name.rpartition("/")[2], []).append(volume)
             for row in rows:
-                for volume in here:
-                    if row.volid != volume.volid and _builds_on(row, volume) and row.vmid != volume.spared:
+                for volume in (base for name in _bases_of(row) for base in by_name.get(name, ())):
+                    if row.volid != volume.volid and row.vmid != volume.spared:
                         self.survey.references.append(Reference(volume, f"the linked clone {row.volid}", ""))
 
     # -- other clusters --------------------------------------------------------------------------------------------
@@ -347,10 +350,10 @@ def _overlap(root: Locator, roots: Iterable[Locator]) -> bool:
     )
 
 
-def _builds_on(row: StoredVolume, volume: NamedVolume) -> bool:
-    own = volume.name.rpartition("/")[2]
+def _bases_of(row: StoredVolume) -> set[str]:
+    """The names of the volumes that one builds on: what the storage reports, and what its own name shows."""
     parent = (row.parent or "").partition("@")[0].rpartition("/")[2]
-    return own == parent or own in row.name.split("/")[:-1]
+    return {*row.name.split("/")[:-1], *([parent] if parent else [])}
 
 
 def drive_volumes(config: Mapping[str, Any]) -> list[str]:

@@ -13,9 +13,13 @@ from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict
 from quorate.pve.cluster import Cluster
 from quorate.tools.storages import StoredVolume, age, describe, find, require, survey
+from quorate.tools.volume_usage import Only, Usage, read_usage
 from quorate.units import size, yes
 
-COLUMNS = ("volume", "node", "content", "format", "size", "age", "guest", "protected", "verified", "notes")
+COLUMNS = (
+    *("volume", "node", "content", "format", "size", "age", "guest", "owner", "parent", "used_by"),
+    *("protected", "verified", "notes"),
+)
 NOTES_SHOWN = 80
 VOLUMES_AT_ONCE = 50
 
@@ -45,20 +49,23 @@ async def volume_list(
     content: Content | None = None,
     guest: GuestRef | None = None,
     name: Annotated[str, Meta(description="Part of the volume's name")] | None = None,
+    only: Only | None = None,
     sort: Literal["name", "size", "newest"] = "name",
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """What storages hold: disks, ISO images, templates, backups, with size, age, owner, protection and notes."""
+    """What storages hold: disks, ISO images, templates, backups, with owner, what uses each, size, age, notes."""
     vmid = None if guest is None else await vmid_of(pve, guest)
     listed, trouble = await survey(pve, storages=names(storage), node=node, content=content, vmid=vmid)
     volumes = [volume for volume in listed if name is None or name.lower() in volume.name.lower()]
+    usage = await read_usage(pve, volumes, only)
+    volumes = [volume for volume in volumes if usage.fits(volume, only)]
     volumes.sort(key=_SORTS[sort])
     now = pve.clock.time()
-    table = page(COLUMNS, (_row(volume, now) for volume in volumes), limit=limit, offset=offset)
-    table.facts = totals(volumes, trouble)
+    table = page(COLUMNS, (_row(volume, usage, now) for volume in volumes), limit=limit, offset=offset)
+    table.facts = {**totals(volumes, trouble), **usage.notes}
     if table.next_offset is not None:
-        table.note = "narrow with storage, node, content, guest or name"
+        table.note = "narrow with storage, node, content, guest, name or only"
     return table
 
 
@@ -77,7 +84,7 @@ async def vmid_of(pve: Cluster, guest: int | str) -> int:
     return int(text) if text.isascii() and text.isdigit() else (await pve.guest(guest)).vmid
 
 
-def _row(volume: StoredVolume, now: float) -> list[Any]:
+def _row(volume: StoredVolume, usage: Usage, now: float) -> list[Any]:
     return [
         volume.volid,
         "" if volume.shared else volume.node,
@@ -86,6 +93,9 @@ def _row(volume: StoredVolume, now: float) -> list[Any]:
         size(volume.size),
         age(volume, now),
         volume.vmid,
+        usage.owner_of(volume),
+        (volume.parent or "").partition("@")[0],
+        usage.used_by(volume),
         yes(volume.protected),
         volume.verified,
         shorten_notes(volume.notes or ""),
@@ -170,17 +180,17 @@ async def volume_delete(
         raise BadArgument(f"{len(volids)} volumes were specified", next_step=f"Give between 1 and {VOLUMES_AT_ONCE}")
     volumes = [await find(pve, volid, node) for volid in volids]
     for entry in volumes:
-        await _refuse_needed(pve, entry)
+        await refuse_needed(pve, entry)
     summary = (
         "Delete "
         + ", ".join(str(entry) for entry in volumes[:5])
         + (f" and {len(volumes) - 5} more" if volumes[5:] else "")
     )
     facts = {"frees": size(sum(entry.size for entry in volumes))}
-    return Plan(summary, tuple(_deletion(entry) for entry in volumes), facts=facts, independent=True)
+    return Plan(summary, tuple(plan_deletion(entry) for entry in volumes), facts=facts, independent=True)
 
 
-async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
+async def refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
     if volume.protected:
         raise Conflict(
             f"{volume} is protected",
@@ -195,9 +205,9 @@ async def _refuse_needed(pve: Cluster, volume: StoredVolume) -> None:
         await require(pve, f"delete {volume}", f"/storage/{volume.storage}", "Datastore.Allocate")
 
 
-def _deletion(volume: StoredVolume) -> Call:
+def plan_deletion(volume: StoredVolume, reason: str = "") -> Call:
     task_id = volume.storage if volume.vmid is None else f"{volume.vmid}@{volume.storage}"
-    summary = f"Delete {volume} ({describe(volume)})"
+    summary = f"Delete {volume} ({describe(volume)})" + (f": {reason}" if reason else "")
     return Call(summary, "DELETE", volume.path, {}, _target(volume), task_id=task_id)
 
 

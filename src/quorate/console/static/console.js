@@ -35,6 +35,13 @@
     insertAround(kept, place, event.detail.serverResponse);
   });
 
+  document.addEventListener("keydown", function (event) {
+    if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.target.matches(fields)) {
+      event.preventDefault();
+      document.querySelector(".find input").focus();
+    }
+  });
+
   document.addEventListener("htmx:afterSwap", function () {
     const count = document.querySelector("nav .count");
     document.title = (count ? "(" + count.textContent + ") " : "") + document.title.replace(/^\(\d+\) /, "");

@@ -14,6 +14,8 @@ from quorate.state.limits import Freeze
 from quorate.units import moment
 from quorate.watch.finding_store import Findings, NextCall, Observation
 from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with, forms_of
+from tests.rigs.homelab import house
+from tests.rigs.web_server import served
 
 pytestmark = pytest.mark.anyio
 
@@ -359,3 +361,40 @@ async def test_a_finding_offers_its_call_as_a_button_with_the_plan_first(tmp_pat
 def _confirmation(page):
     """The form that carries the plan out."""
     return next(form for form in forms_of(page) if not form.action and "csrf" in form.fields)
+
+
+# -- hosts and search --------------------------------------------------------------------------------------------------
+
+
+async def test_hosts_have_a_page_and_what_takes_a_login_is_loaded_after_it(tmp_path):
+    async with (
+        house(tmp_path, toolsets=("all", "homelab", "hosts")) as home,
+        served(home.quorate) as quorate,
+        browser(quorate) as person,
+    ):
+        page = (await person.get("/hosts")).text
+        assert 'href="/console/hosts/nas"' in page
+        part = re.search(r'hx-get="/console(/part/hosts/status[^"]*)"', page)
+        assert part is not None
+        assert "nas" in (await person.get(part[1])).text
+        one = (await person.get("/hosts/nas")).text
+        assert "/part/hosts/status?host=nas" in one
+        assert "/part/hosts/containers?host=nas" in one
+        assert (await person.get("/hosts/nobody")).status_code == 404
+        assert (await person.get("/part/hosts/secrets")).status_code == 404
+
+
+async def test_the_search_finds_guests_hosts_storages_findings_and_pages(tmp_path):
+    async with (
+        house(tmp_path, toolsets=("all", "homelab", "hosts")) as home,
+        served(home.quorate) as quorate,
+        browser(quorate) as person,
+    ):
+        trouble = Observation("disk", "node pve1", "critical", "Disk nasty fails", "view", next=NextCall("node_list"))
+        await Findings(quorate.rig.app.store).observe("demo", [trouble], lambda _: True)
+        hits = (await person.get("/search?q=nas")).text
+        for link in ("/console/hosts/nas", "/console/inventory#storages", "/console/findings/"):
+            assert link in hits, link
+        assert (await person.get("/search?q=docker01")).url.path == "/console/guests/102", "the only hit opens at once"
+        assert (await person.get("/search?q=timel")).url.path == "/console/timeline"
+        assert "Nothing matches" in (await person.get("/search?q=no-such-thing")).text

@@ -1,0 +1,139 @@
+"""Whose a volume is, what uses it, and cleaning up what belongs to nobody."""
+
+import pytest
+
+from pve_simulator.guests.guest import Snapshot
+from pve_simulator.storage.storages import Volume
+from quorate.config.policy import Policy, Rule
+from tests.rigs.mcp_session import text_of
+
+pytestmark = pytest.mark.anyio
+
+ORPHAN = "local-lvm:vm-777-disk-0"
+EXTRA = "local-lvm:vm-108-disk-5"
+LEFT_BACKUP = "nas:backup/vzdump-qemu-888-2025_12_31-02_00_01.vma.zst"
+GONE_AND_USED = "local-lvm:vm-778-disk-0"
+
+
+HIDES_ROUTER = Policy((Rule("hidden", False, "read", names=("router",)),))
+
+
+def put(quorate, volid, node="pve1", *, vmid, content="images", **more):
+    volume = Volume(volid, content, more.pop("format", "raw"), 1 << 30, 4096, 1768000000, vmid=vmid, **more)
+    quorate.sim.world.storages[volid.partition(":")[0]].add(node, volume)
+    return volume
+
+
+def exists(quorate, volid, node="pve1"):
+    return quorate.sim.world.storages[volid.partition(":")[0]].volume(node, volid) is not None
+
+
+def leave_things_behind(quorate):
+    """Leave an orphan, a detached disk, a backup of a deleted guest, and a disk whose name misleads."""
+    put(quorate, ORPHAN, vmid=777)
+    put(quorate, EXTRA, vmid=108)
+    quorate.sim.world.guests[108].config["unused0"] = EXTRA
+    put(quorate, LEFT_BACKUP, vmid=888, content="backup", format="vma.zst")
+    put(quorate, GONE_AND_USED, vmid=778)
+    quorate.sim.world.guests[100].config["scsi1"] = f"{GONE_AND_USED},size=1G"
+
+
+async def listed(quorate, **arguments):
+    return {row["volume"]: row for row in await quorate.rows("volume_list", limit=200, **arguments)}
+
+
+async def test_each_volume_shows_its_owner_and_everything_that_uses_it(quorate):
+    leave_things_behind(quorate)
+    rows = await listed(quorate, storage="local-lvm")
+    assert rows["local-lvm:vm-100-disk-0"]["used_by"] == "scsi0"
+    assert rows["local-lvm:vm-108-disk-0"]["owner"] == "vm test-vm"
+    assert "snapshot clean scsi0" in rows["local-lvm:vm-108-disk-0"]["used_by"]
+    assert rows[EXTRA]["used_by"] == "unused0"
+    assert (rows[ORPHAN]["owner"], rows[ORPHAN]["used_by"]) == ("deleted", "nothing")
+    assert rows[GONE_AND_USED]["used_by"] == "vm 100 router: scsi1"
+
+
+async def test_a_linked_clone_shows_its_parent_and_the_base_its_clones(quorate):
+    clone = (await quorate.facts("guest_clone", guest=9000, name="linked"))["vmid"]
+    rows = await listed(quorate, storage="local-lvm")
+    base = "local-lvm:base-9000-disk-0"
+    (linked,) = [row for row in rows.values() if row["guest"] == clone and row.get("parent")]
+    assert linked["parent"].endswith("base-9000-disk-0")
+    assert f"linked clone {linked['volume']}" in rows[base]["used_by"]
+
+
+@pytest.mark.parametrize(
+    ("only", "there", "not_there"),
+    [
+        ("orphans", {ORPHAN}, {EXTRA, GONE_AND_USED, LEFT_BACKUP}),
+        ("unused", {ORPHAN, EXTRA, "nas:iso/virtio-win-0.1.271.iso"}, {GONE_AND_USED, LEFT_BACKUP}),
+        ("deleted_guests", {ORPHAN, GONE_AND_USED, LEFT_BACKUP}, {EXTRA}),
+        ("unprotected", {LEFT_BACKUP}, {ORPHAN}),
+    ],
+)
+async def test_volumes_are_filtered_by_what_uses_them(quorate, only, there, not_there):
+    leave_things_behind(quorate)
+    rows = await listed(quorate, only=only)
+    assert there <= rows.keys()
+    assert not not_there & rows.keys()
+    if only == "unprotected":
+        assert not any(row.get("protected") for row in rows.values())
+
+
+async def test_a_disk_of_a_guest_that_is_hidden_is_neither_an_orphan_nor_named(start_quorate, tmp_path):
+    quorate = await start_quorate(tmp_path, more={"policy": HIDES_ROUTER})
+    put(quorate, ORPHAN, vmid=777)
+    quorate.sim.world.guests[100].config["scsi1"] = f"{ORPHAN},size=1G"
+    for only in ("orphans", "deleted_guests", None):
+        text = text_of(await quorate.call("volume_list", only=only, storage="local-lvm"))
+        assert ORPHAN not in text
+        assert "router" not in text
+    assert (await quorate.facts("storage_cleanup", what=["orphans"]))["result"] == "nothing to do"
+
+
+async def test_everything_that_belongs_to_nobody_goes_in_one_plan_with_reasons(quorate):
+    leave_things_behind(quorate)
+    what = ["orphans", "detached", "deleted_guests"]
+    plan = await quorate.facts("storage_cleanup", what=what, dry_run=True)
+    steps = " ".join(step["step"] for step in plan["steps"])
+    assert f"{ORPHAN} on pve1 (1G" in steps
+    assert "guest 777 does not exist" in steps
+    assert f"unused0 {EXTRA}" in steps
+    assert plan["frees"] == 3 << 30
+    assert any(GONE_AND_USED in line and "vm 100 router: scsi1" in line for line in plan["kept"])
+
+    await quorate.facts("storage_cleanup", what=what)
+    assert not exists(quorate, ORPHAN)
+    assert not exists(quorate, EXTRA)
+    assert not exists(quorate, LEFT_BACKUP)
+    assert exists(quorate, GONE_AND_USED)
+    assert "unused0" not in quorate.sim.world.guests[108].config
+    assert not quorate.audit()[-1].get("dry_run")
+    assert len(quorate.audit()) == 2  # the dry run and one change
+    again = await quorate.facts("storage_cleanup", what=what)
+    assert again["result"] == "nothing to do"
+
+
+async def test_what_is_protected_young_in_a_snapshot_or_to_be_kept_stays(quorate):
+    leave_things_behind(quorate)
+    put(quorate, "local-lvm:vm-779-disk-0", vmid=779)
+    quorate.sim.world.storages["nas"].volume("pve1", LEFT_BACKUP).protected = True
+    test_vm = quorate.sim.world.guests[108]
+    test_vm.snapshots["with"] = Snapshot("with", 1768000000, {"scsi1": f"{EXTRA},size=1G"})
+    what = ["orphans", "detached", "deleted_guests"]
+    plan = await quorate.facts("storage_cleanup", what=what, keep=["777"], dry_run=True)
+    assert [step["call"].split("content/")[-1] for step in plan["steps"]] == ["local-lvm:vm-779-disk-0"]
+    kept = "\n".join(plan["kept"])
+    assert f"{LEFT_BACKUP} (1G): it is protected" in kept
+    assert "snapshot with scsi1" in kept
+    assert f"{ORPHAN} on pve1 (1G): it was to be kept" in kept
+    young = await quorate.facts("storage_cleanup", what=["orphans"], older_than=4000)
+    assert young["result"] == "nothing to do"
+
+
+async def test_a_protected_guest_keeps_its_detached_disks(quorate):
+    leave_things_behind(quorate)
+    quorate.sim.world.guests[108].config["protection"] = 1
+    facts = await quorate.facts("storage_cleanup", what=["detached"], storage="local-lvm")
+    assert facts["result"] == "nothing to do"
+    assert "vm 108 test-vm is protected" in facts["kept"][0]
