@@ -24,6 +24,7 @@ from quorate.hints import Advice, see, tools
 from quorate.log import count_request
 from quorate.problems import (
     AuthenticationFailed,
+    ListingRaced,
     NodeOffline,
     NotFound,
     OutcomeUnknown,
@@ -351,6 +352,7 @@ class PveClient:
         """Send a write once, a read again after a failure; renew an expired ticket once."""
         attempts_left = READ_ATTEMPTS if method == "GET" else 1
         has_ticket = not self.is_token and path != "/access/ticket"
+        raced = False
         pause = FIRST_PAUSE
         node = path.split("/")[2] if path.startswith("/nodes/") else ""
         async with self._time_limit(method, path) as deadline:
@@ -372,6 +374,11 @@ class PveClient:
                         return raw
                     detail = _error_body(raw.body)
                     raise http_problem(method, path, raw.status, raw.reason, detail, identity=self.identity)
+                except ListingRaced:
+                    if raced:
+                        raise
+                    raced = True
+                    continue
                 except (Unreachable, TimedOut, NodeOffline) as problem:
                     attempts_left -= 1
                     hopeless = problem.facts.get("status") == 595 and await self._is_hopeless(node)
