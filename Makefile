@@ -15,7 +15,7 @@ DISTRIBUTIONS := packages/pve-schema packages/pve-simulator .
 PROJECTS := $(DISTRIBUTIONS:%=%/pyproject.toml)
 LOCK = uv pip compile --universal --generate-hashes --no-header --no-emit-package pve-schema --no-emit-package pve-simulator
 
-.PHONY: setup demo test thorough conformance load real real/bench browser check bench docs mcpb lock clean
+.PHONY: setup demo test thorough conformance clients load real real/bench browser check bench docs mcpb lock clean
 
 setup: $(READY)
 
@@ -70,6 +70,10 @@ load: setup
 # The MCP project's own conformance tool and Inspector; needs npm.
 conformance: setup
 	@$(BIN)/python -m tests.conformance
+
+# Other people's clients of PVE against the simulator; fetches them from npm and the package index.
+clients: setup
+	@$(BIN)/python -m tests.clients
 
 check: setup
 	@$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from pve_simulator.world_file import load
 from quorate.operations.registry import operations
 from quorate.surfaces.arguments import parse_pairs
 from tests.paths import ROOT
@@ -12,13 +13,15 @@ from tests.rigs.mcp_session import rig, text_of
 
 pytestmark = pytest.mark.anyio
 
-PAGE = (ROOT / "docs" / "cookbook.md").read_text()
-TASKS = re.findall(r"^### (“.+?)\n\n```\n(.+?)```", PAGE, re.M | re.S)
+PAGE, _, TWO_NODES = (ROOT / "docs" / "cookbook.md").read_text().partition("## A cluster of two nodes")
+TASK = re.compile(r"^### (“.+?)\n\n```\n(.+?)```", re.M | re.S)
+TASKS, SCENE = TASK.findall(PAGE), TASK.findall(TWO_NODES)
 
 
 def test_there_are_twenty_tasks_and_each_has_its_calls():
     assert len(TASKS) >= 20
     assert len(TASKS) == PAGE.count("\n### ")
+    assert len(SCENE) == TWO_NODES.count("\n### ") >= 3
 
 
 def calls(block):
@@ -40,6 +43,26 @@ async def test_the_calls_do_what_the_page_says(tmp_path):
                 assert not answer.is_error, f"{task}\n{tool} {filled}: {shown}"
                 for words in expected:
                     assert words in shown, f"{task}\n{tool} {filled}: {shown}"
+
+
+EVENTS = {"pve2 loses its power": "node-dead:pve2", "pve2 has power again": ""}
+
+
+async def test_the_scene_of_two_nodes_goes_as_the_page_says(tmp_path):
+    """In memory, because PVE itself waits for a node that is gone."""
+    async with rig(tmp_path, in_memory=True, build=load("stock").build) as quorate:
+        for task, block in SCENE:
+            for event in re.findall(r"^# (.+)\n", block, re.M):
+                quorate.sim.faults.clear()
+                if EVENTS[event]:
+                    quorate.sim.faults.add(EVENTS[event])
+                await quorate.clock.advance(60)
+            for tool, arguments, expected in calls(re.sub(r"^# .+\n", "", block, flags=re.M)):
+                answer = await quorate.call(tool, **arguments)
+                shown = text_of(answer)
+                assert answer.is_error == any(words.startswith("refused: ") for words in expected), f"{task}: {shown}"
+                for words in expected:
+                    assert words.removeprefix("refused: ") in shown, f"{task}\n{tool}: {shown}"
 
 
 async def test_what_the_page_calls_destructive_waits_for_a_person_and_nothing_else_does(tmp_path):

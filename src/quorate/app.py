@@ -18,6 +18,7 @@ from quorate.config import Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.clusters import GuestDefaults
 from quorate.config.files import usual_audit_file, usual_state
 from quorate.config.homelab import HomelabSettings
+from quorate.config.images import ImageCatalog
 from quorate.homelab.homelab import Homelab, job_book
 from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
@@ -211,8 +212,7 @@ def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
 
 def approval_settings_of(settings: Settings) -> ApprovalSettings:
     page = f"{settings.http.url}/console" if settings.http else ""
-    elsewhere = "" if settings.state == usual_state() or "://" in settings.state else settings.state
-    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, elsewhere=elsewhere)
+    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, state=settings.state)
 
 
 def with_public_url(settings: Settings) -> WatchSettings:
@@ -238,6 +238,8 @@ def build(
         command_rules=settings.command_rules,
         needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
     )
+    for cluster in clusters:
+        cluster.attach(home.secret_store)
     sites = make_sites(settings, clusters, home)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
     pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds, upload_dirs=settings.upload_dirs)
@@ -268,7 +270,7 @@ def _cluster(
         clock=clock,
         ssh=SshAccess(cluster.ssh),
         command_rules=settings.command_rules,
-        attachments=(*attachments, Freeze(store), job_book(store)),
+        attachments=(*attachments, Freeze(store), job_book(store), ImageCatalog(settings.image_catalog)),
     )
 
 

@@ -53,6 +53,8 @@ def combined_arguments(world: World, image: Path) -> Mapping[str, list[dict[str,
         "backup_job_delete": [{"job": "nightly"}],
         "backup_job_run": [{"job": "nightly"}],
         "backup_job_set": [
+            {"job": "all-but-one", "schedule": "03:00", "storage": "nas", "all": True, "exclude": [102]},
+            {"schedule": "03:00", "storage": "nas", "guest": [102, 203]},
             {"job": "nightly"}, {"schedule": "02:00", "all": True, "storage": "pbs"},
             {"job": "other", "schedule": "02:00", "pool": "lab", "storage": "nas"},
         ],

@@ -46,7 +46,8 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "target_storage": pick(["local-lvm", "tank", "nas"]),
         "wait_for": st.none(),  # it would wait for a guest that nothing installs
         "snapshot_delete.older_than": st.just("1m"), "storage_cleanup.older_than": st.just(0),
-        "storage_cleanup.keep": st.just(["nobody"]), "from_storage": pick(["local-lvm", "tank"]), "guest_clone.disk": st.just("64G"), "backup_job_set.tag": st.none(),
+        "storage_cleanup.keep": st.just(["nobody"]), "from_storage": pick(["local-lvm", "tank"]),
+        "guest_clone.disk": st.just("64G"), "backup_job_set.tag": st.none(),
         # -- texts
         "name": words, "hostname": words, "description": st.text("abc äöü\n%&=,;", max_size=20), "comment": words,
         "notes": pick(["{{guestname}} by hand", "plain"]), "snapshot": pick(["alpha", "beta_2"]),

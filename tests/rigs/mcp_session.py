@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,6 +81,19 @@ class Rig:
         answer = await self.call(tool, **arguments)
         assert answer.is_error, answer.structured_content
         return text_of(answer)
+
+    async def refuses(self, tool: str, words: Iterable[str], /, **arguments: Any) -> None:
+        """Make a call that must fail, with each of these words and without changing anything."""
+        before = len(self.writes)
+        text = await self.refusal(tool, **arguments)
+        for word in words:
+            assert word in text
+        assert len(self.writes) == before
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        """Method and path of every request to PVE so far, except those that only read."""
+        return [(method, path) for method, path in self.sim.requests if method != "GET"]
 
     async def submit(self, tool: str, arguments: dict[str, Any], /) -> CallToolResult:
         """Make the same call without MCP: what the server answers before the protocol encodes it."""

@@ -108,7 +108,10 @@ async def test_a_vm_whose_firmware_found_no_system_has_started_but_proves_nothin
         assert not covered.get("proved")
 
 
-async def test_a_prompt_on_the_serial_terminal_proves_a_vm_without_a_screen(tmp_path: Path) -> None:
+async def test_a_prompt_on_the_serial_terminal_proves_a_vm_without_a_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screens, "PROMPT_SECONDS", 0.5)
     async with rig(tmp_path) as quorate:
         back_up_without_agent(quorate, GOOD, serial0="socket", vga="serial0")
         run = await drill(quorate, backups=[GOOD])

@@ -187,6 +187,8 @@ class Plan:
     """Where the plan has a higher risk than its operation, and no call of the API shows it."""
     about: tuple[Target, ...] = ()
     """What a person would call its targets, where the targets of the calls do not show it: guests of a run."""
+    destroys_only_its_own: bool = False
+    """True if all that it can destroy is what it creates itself, as a restore drill its copies."""
 
     def lanes(self, steps: Sequence[T]) -> list[Sequence[T]]:
         """The steps of an independent plan after the first ones, by target: each lane runs in order."""

@@ -67,7 +67,7 @@ MODULES: Final = {
     "configure": "tools.cloudinit tools.disks tools.nics",
     "snapshots": "tools.snapshots",
     "storage": "tools.storage_cleanup tools.storages tools.volumes",
-    "images": "tools.images tools.templates",
+    "images": "tools.image_templates tools.images tools.templates",
     "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",
     "access": "tools.access tools.acl tools.groups tools.permissions tools.pools tools.roles tools.tokens tools.users",

@@ -156,7 +156,9 @@ async def briefing(
     grave_steps = [step for step in plan.calls if isinstance(step, Action) and step.risk is risk]
     reasons += [step.risk_because or ON_A_NODE for step in grave_steps]
     reasons = reasons or ["every change needs approval" if risk is Risk.CHANGE else plan.summary]
-    final = any(not effect.undoable for effect in grave) or (risk is Risk.DESTROY and not grave)
+    final = any(not effect.undoable for effect in grave) or (
+        risk is Risk.DESTROY and not grave and not plan.destroys_only_its_own
+    )
     facts = (line for name, value in plan.facts.items() for line in _fact(name.replace("_", " "), value))
     lines: Mapping[RemarkKind, Iterable[str]] = {
         RemarkKind.FINAL: ["This cannot be undone"] if final else [],

@@ -14,10 +14,11 @@ from quorate.hints import see, tools
 from quorate.operations.placement import next_vmid, pick_bridge
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRefs, Risk, operation
-from quorate.problems import BadArgument, Conflict, NotFound, Problem, catch_problem
+from quorate.problems import BadArgument, Conflict, NoQuorum, NotFound, PermissionMissing, Problem, catch_problem
 from quorate.pve import values
 from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.errors import NO_QUORUM, QUORUM_ADVICE, lacks_quorum
 from quorate.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
 from quorate.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.runs.steps import find_guest
@@ -26,6 +27,7 @@ from quorate.tools.backup_coverage import ITEMS, KIND, PASSED, PASSED_IN_PART, c
 from quorate.tools.backup_jobs import read_jobs
 from quorate.tools.backup_restore import backup_restore
 from quorate.tools.backups import archived_config
+from quorate.tools.cluster import lost_quorum
 from quorate.tools.storages import StoredVolume, survey
 from quorate.units import count_of, duration
 
@@ -33,12 +35,15 @@ MOST_BACKUPS = 20
 BOOT_SECONDS = 300.0
 WAIT_SECONDS = 45
 CLEAN_TRIES = 5
+MOST_OUTAGES = 10
+"""How often one backup is tried again because its node or the quorum was lost."""
 STARTED = "started, not proven"
 """The verdict on a VM that runs but gave no sign of its own system: its screen may show no more than the firmware."""
 FIRMWARE_SECONDS = 60.0
 """How long a VM without an agent boots before its screen counts: until then, the firmware may write on it, too."""
 EVERY_PIXEL = 4096
 _SERIAL = re.compile(r"serial\d")
+_OUTAGE = re.compile(r"has no quorum|is offline")
 _DEVICES = re.compile(r"hostpci\d+|usb\d+|virtiofs\d+|dev\d+")
 
 
@@ -117,6 +122,8 @@ async def run_restore_drill(
         },
         needs=tuple(calls),
         risk=Risk.DESTROY,
+        risk_because="it deletes guests, but only the copies that it restores itself",
+        destroys_only_its_own=True,
     )  # fmt: skip
     return start_plan(pve, outline, at, window)
 
@@ -219,16 +226,38 @@ class RestoreDrill:
             if guest is None or not ours:
                 state["over"] = True
                 return None
-            return await self._clean(guest, number, item, state)
+            return await self._clean(work, guest, number, item, state)
+        if "trouble" in state:
+            return await self._blame(work, item, state, str(state["trouble"]))
+        if state.get("cut_off"):
+            if guest is not None and ours:
+                return await self._clean(work, guest, number, item, state)
+            del state["cut_off"]
         if guest is None:
             if state.get("restored"):
-                return self._decide(state, "failed", "the restored guest disappeared")
+                return await self._blame(work, item, state, "the restored guest disappeared")
             return self._restore(work, number, item)
         if not ours:
             return self._decide(state, "failed", f"the id {item['vmid']} was taken by another guest")
-        return await self._prove(work, guest, number, state)
+        return await self._prove(work, item, guest, number, state)
 
-    async def _clean(self, guest: Guest, number: int, item: Mapping[str, Any], state: dict[str, Any]) -> Next:
+    async def _blame(self, work: Work, item: Mapping[str, Any], state: dict[str, Any], why: str) -> Next:
+        """The backup has failed, unless the node or the quorum was lost: that says nothing about it, so begin again."""
+        outages = int(state.get("outages", 0))
+        was_away = await _was_away(work, str(item["node"]), state)  # while it is, this waits
+        if outages < MOST_OUTAGES and (was_away or _OUTAGE.search(why)):
+            await _require_quorum(work.pve)
+            work.say(f"{item['backup']} is tried again, because of an outage: {why}")
+            state.clear()
+            state |= {"tried": True, "cut_off": True, "outages": outages + 1}
+            return Next(seconds=0.0)
+        state.pop("trouble", None)
+        return self._decide(state, "failed", why)
+
+    async def _clean(
+        self, work: Work, guest: Guest, number: int, item: Mapping[str, Any], state: dict[str, Any]
+    ) -> Next:
+        await _require_quorum(work.pve)
         if int(state.get("clean_tries", 0)) >= CLEAN_TRIES:
             del state["clean_tries"]  # a resumed run tries again
             return Next(pause=f"{guest} on {guest.row.node} cannot be removed: {state.get('clean_error', '')}")
@@ -259,16 +288,18 @@ class RestoreDrill:
         summary = f"Restore {item['backup']} as {_kind(item)} {item['vmid']} on {item['node']}"
         return Next((Step(f"restore-{number}", "backup_restore", arguments, summary),))
 
-    async def _prove(self, work: Work, guest: Guest, number: int, state: dict[str, Any]) -> Next:
+    async def _prove(
+        self, work: Work, item: Mapping[str, Any], guest: Guest, number: int, state: dict[str, Any]
+    ) -> Next:
         status, config = await guest.get("status/current"), await guest.get("config")
         if status.get("lock"):
             return Next(waits_for=f"{guest} is locked ({status['lock']})")
         if status.get("status") != "running":
             if state.get("started"):
-                return self._decide(state, "failed", "it started and stopped again")
+                return await self._blame(work, item, state, "it started and stopped again")
             return Next((self._prepare(work, guest, number, config),))
         if not state.get("booted"):
-            return await self._wait_for_boot(work, guest, number, state, config)
+            return await self._wait_for_boot(work, item, guest, state, config)
         if work.scope["check"] and "check" not in state:
             arguments = {"guest": guest.vmid, "command": work.scope["check"], "timeout": 300.0}
             return Next((Step(f"check-{number}", "guest_exec", arguments, f"Run the check in {guest}"),))
@@ -300,8 +331,9 @@ class RestoreDrill:
         return Step(f"start-{number}", "guest_power", {"guest": vmid, "action": "start"}, f"Boot {guest}")
 
     async def _wait_for_boot(
-        self, work: Work, guest: Guest, number: int, state: dict[str, Any], config: Mapping[str, Any]
+        self, work: Work, item: Mapping[str, Any], guest: Guest, state: dict[str, Any], config: Mapping[str, Any]
     ) -> Next:
+        number = work.scope[ITEMS].index(item)
         now = work.pve.clock.time()
         begun = float(state.setdefault("booting_since", now))
         agent = guest.is_vm and values.is_on(values.parse(str(config.get("agent", "0")), "enabled").get("enabled", "0"))
@@ -313,7 +345,7 @@ class RestoreDrill:
         if now - begun >= float(work.scope["boot_seconds"]):
             if _has_screen(config) and "screenshot" not in state:
                 return Next((self._picture(guest, number),))
-            return self._decide(state, "failed", f"its agent was silent for {duration(now - begun)}")
+            return await self._blame(work, item, state, f"its agent was silent for {duration(now - begun)}")
         left = float(work.scope["boot_seconds"]) - (now - begun)
         arguments = {"guest": guest.vmid, "until": "agent", "wait": min(WAIT_SECONDS, max(1.0, left))}
         return Next((Step(f"boot-{number}", "guest_wait", arguments, f"Wait for the agent of {guest}"),))
@@ -364,6 +396,7 @@ class RestoreDrill:
     def settle(self, run: Run, key: str, step: Pending, result: StepResult) -> None:
         what, _, rest = key.partition("-")
         state = run.memory.setdefault(ITEMS, {}).setdefault(rest.partition("-")[0], {})
+        state.setdefault("since", step.begun)
         if what == "restore" and result.was_sent:
             state["tried"] = True
             state["took"] = run.changed - step.begun
@@ -386,13 +419,13 @@ class RestoreDrill:
             if result.failure:
                 state["verdict"], state["why"] = "failed", f"the check failed: {result.failure}"
         elif what == "clean":
-            if not result.is_done and result.was_sent:
+            if not result.is_done and result.was_sent and not lacks_quorum(result.error):
                 state["clean_tries"] = int(state.get("clean_tries", 0)) + 1
                 state["clean_error"] = result.error
         elif result.is_done:
             state |= {"restore": {"restored": True}, "start": {"started": True}}.get(what, {})
         elif result.was_sent and "verdict" not in state:
-            state["verdict"], state["why"] = "failed", f"{step.says}: {result.error}"
+            state["trouble"] = f"{step.says}: {result.error}"
 
     def _read_screen(self, state: dict[str, Any], result: StepResult) -> None:
         from quorate.pve.screens import Picture  # aiohttp is not needed to list the tools
@@ -448,6 +481,22 @@ async def _ask_terminal(work: Work, guest: Guest, serial: str) -> str:
 def _has_screen(config: Mapping[str, Any]) -> bool:
     display = values.parse(str(config.get("vga", "")), "type").get("type", "")
     return display != "none" and not display.startswith("serial")
+
+
+async def _was_away(work: Work, node: str, state: Mapping[str, Any]) -> bool:
+    """Whether the node was started since the first step for the backup."""
+    try:
+        status = await work.pve.get(f"/nodes/{node}/status")
+    except PermissionMissing:
+        return False
+    return work.pve.clock.time() - float(status.get("uptime", 0)) > float(state.get("since", 0.0))
+
+
+async def _require_quorum(pve: Cluster) -> None:
+    """Raise without one, so that the run tries again later."""
+    members = await catch_problem(pve.get("/cluster/status"))
+    if not isinstance(members, Problem) and lost_quorum(members):
+        raise NoQuorum(NO_QUORUM, next_step=QUORUM_ADVICE)
 
 
 async def _is_ours(guest: Guest, name: str, state: Mapping[str, Any]) -> bool:
