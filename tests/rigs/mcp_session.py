@@ -161,6 +161,7 @@ async def rig(
     elicitation: ElicitationFnT | None = None,
     in_memory: bool = False,
     more: Mapping[str, Any] | None = None,
+    clock: ManualClock | None = None,
     **simulator: Any,
 ) -> AsyncIterator[Rig]:
     """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings.
@@ -170,7 +171,7 @@ async def rig(
 
     With `in_memory`, requests reach the cluster without sockets and TLS, for sweeps of many calls.
     """
-    clock = ManualClock()
+    clock = clock or ManualClock()
     async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, "identity": shared_identity, **simulator}) as sim:
         target = cluster or simulated_cluster(sim)
         if limits:

@@ -24,6 +24,7 @@ from quorate.config.dotenv import read_local_connection
 from quorate.config.files import usual_audit_file, usual_config_file, usual_state
 from quorate.config.homelab import HomelabSettings, read_homelab
 from quorate.config.images import CloudImage, read_images
+from quorate.config.pbs import BackupServerSettings, read_backup_servers
 from quorate.config.policy import NO_POLICY, Policy, read_policy, refuse_ambiguous_rules
 from quorate.config.sources import (
     ConfigError as ConfigError,
@@ -94,6 +95,7 @@ def _as_state(raw: RawSetting) -> str:
 class Settings:
     clusters: tuple[ClusterSettings, ...] = ()
     """Empty when nothing is configured: the tools can still be listed."""
+    backup_servers: tuple[BackupServerSettings, ...] = ()
     access: Access = option(
         "what callers may do: `read`, `operate` or `admin`",
         Choice(Access),
@@ -230,7 +232,7 @@ GENERAL: Table = {
         )
     ),
 }
-TABLES = ("clusters", "defaults", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
+TABLES = ("clusters", "pbs", "defaults", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
 
 
 def load(
@@ -275,10 +277,12 @@ def load(
 
     policy = read_policy(document, toml)
     clusters: tuple[ClusterSettings, ...] = ()
+    backup_servers: tuple[BackupServerSettings, ...] = ()
     problem = None
     try:
         clusters = read_clusters(merge(connection, local.raw), document.get("clusters", {}), toml)
         clusters = with_ssh(clusters, process, document, toml, live, follow_reported=not local.raw)
+        backup_servers = read_backup_servers(document.get("pbs", {}), toml, [cluster.name for cluster in clusters])
     except ConfigError as error:
         if local.ignored:
             error = ConfigError(f"{error} {local.ignored}")
@@ -291,6 +295,7 @@ def load(
     usual = {"state": usual_state(process.variables), "audit_file": usual_audit_file(process.variables)}
     return Settings(
         clusters=_cap_access(clusters, general),
+        backup_servers=backup_servers,
         policy=policy,
         opt_ins=_opt_ins(process.variables),
         gate_chosen=bool({"access", "approval"} & set(general)),

@@ -135,6 +135,8 @@ class Action:
     approves a DESTROY reads them, because they may run."""
     later: bool = False
     """`needs` are examples of what a run will do, each in a change of its own: they are judged now, not recorded."""
+    concerns: tuple[Target, ...] = ()
+    """What else it acts on, for rules and limits: the guests whose backups go with a namespace."""
 
 
 @dataclass(frozen=True, slots=True)

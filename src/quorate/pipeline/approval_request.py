@@ -340,7 +340,9 @@ async def losses(backend: Backend, plan: Plan) -> list[str]:
     lines: list[str] = []
     for where, part in plan.parts():
         for call in part.api_calls:
-            lines += await _lost_by((where or backend).api, call)
+            guest = re.search(r"/(?:qemu|lxc)/(\d+)", call.path)
+            if guest is None or int(guest[1]) not in plan.claimed_vmids:  # what the plan itself makes has nothing yet
+                lines += await _lost_by((where or backend).api, call)
     return list(dict.fromkeys(lines))
 
 
