@@ -69,7 +69,6 @@ async def test_what_vanishes_between_the_list_and_its_details_does_not_fail_the_
         (tmp_path / str(number)).mkdir()
         async with rig(tmp_path / str(number), in_memory=True) as quorate:
             await populate(quorate)
-            quorate.app.cluster.forget()
             racing = race(quorate, path)
             answer = await quorate.call(tool, **arguments)
             assert not answer.is_error, f"{tool} {arguments}: {text_of(answer)}"
