@@ -150,7 +150,7 @@ def sitemap(
     answered = {tree.cluster.name for tree in clusters}
     of_silent = [device for place, device in by_place.items() if place.partition("/")[0] not in answered]
     spots += [_spot(device) for device in (*alone, *of_silent)]
-    spots += _undiscovered(hosts, devices, spots)
+    spots += _find_undiscovered(hosts, devices, spots)
     known = _reported_segments(devices)
     gateways = _gateways(devices)
     segments: dict[str, Segment] = {}
@@ -175,7 +175,7 @@ def sitemap(
     return Sitemap(ordered, sorted(unplaced, key=_order), dict(silent or {}))
 
 
-def _undiscovered(hosts: Iterable[Host], devices: Iterable[Device], spots: Iterable[MapDevice]) -> list[MapDevice]:
+def _find_undiscovered(hosts: Iterable[Host], devices: Iterable[Device], spots: Iterable[MapDevice]) -> list[MapDevice]:
     """Registered hosts that nobody has looked into yet."""
     discovered = {ref for device in devices for ref in device.refs}
     taken = {bare(address) for spot in spots for part in (spot, *spot.guests) for address in part.addresses}
