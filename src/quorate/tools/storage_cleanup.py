@@ -19,7 +19,7 @@ from quorate.tools.guest_options import Config, ConfigEdit, refuse_protected, wr
 from quorate.tools.storages import StoredVolume, age, survey
 from quorate.tools.volume_usage import DISKS, Usage, is_detached, read_usage
 from quorate.tools.volumes import VOLUMES_AT_ONCE, StorageNames, names, plan_deletion, refuse_needed
-from quorate.units import size
+from quorate.units import count_of, size
 
 Kind = Literal["orphans", "detached", "deleted_guests"]
 DAY = 86400
@@ -86,7 +86,7 @@ async def storage_cleanup(
     where = ", ".join(names(storage) or ()) or "the storages"
     if not calls:
         return Plan(f"Clean up {where}", unchanged=("Nothing there can be cleaned up",), facts=facts)
-    summary = f"Clean up {where}: delete {cleanup.count} volumes ({facts['frees']})"
+    summary = f"Clean up {where}: delete {count_of(cleanup.count, 'volume')} ({facts['frees']})"
     more = len(calls) - VOLUMES_AT_ONCE
     rest = Advice(f"{more} more calls are left. Repeat it", tools.storage_cleanup) if more > 0 else None
     return Plan(summary, tuple(calls[:VOLUMES_AT_ONCE]), facts=facts, independent=True, next_step=rest)
