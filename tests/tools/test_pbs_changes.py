@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.types import ElicitResult
 
+from pve_simulator.clock import ManualClock
 from quorate.config import Access, Approval
 from quorate.config.policy import Policy, Rule
+from quorate.pipeline.approval import READING_SECONDS
 from tests.rigs.backup_server import BackupRig, add_token, backup_rig, settings_of
 
 pytestmark = pytest.mark.anyio
@@ -349,6 +352,39 @@ async def test_a_deletion_waits_for_a_person_and_is_void_if_the_backups_change(t
         await quorate.facts("pbs_backup_delete", **arguments, plan_token=token)
         assert await names(quorate, guest=100) == []
     assert "plan token" in refused
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "word", "shown"),
+    [
+        ("pbs_backup_delete", {"backup": "vm/100"}, "vault/store1:vm/100", "target: vm 100"),
+        ("pbs_backup_delete", {"backup": "vm/999"}, "vault/store1:vm/999", "target: guest 999"),
+        ("pbs_backup_delete", {"backup": "host/nas"}, "vault/store1:host/nas", "no other backup"),
+        ("pbs_prune", {"keep": "last=1"}, "vault/store1:vm/100", "removes: vm/100/"),
+        ("pbs_job_set", {"kind": "prune", "job": "old", "keep": "last=1"}, "vault/store1", "target: guest 100"),
+        ("pbs_namespace_delete", {"namespace": "prod", "with_backups": True}, "vault/store1/prod", "target: guest 102"),
+    ],
+)
+async def test_a_person_sees_what_is_deleted_and_types_its_name(
+    tmp_path: Path, tool: str, arguments: dict[str, Any], word: str, shown: str
+) -> None:
+    questions: list[str] = []
+    clocks: list[ManualClock] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        questions.append(params.message)
+        await clocks[0].advance(READING_SECONDS)
+        return ElicitResult(action="accept", content={"typed": word})
+
+    async with backup_rig(tmp_path, approval=Approval.ASK, elicitation=answer) as quorate:
+        clocks.append(quorate.clock)
+        quorate.store.namespaces["prod"]["ct", "102"].in_order()[0].protected = False
+        newest = quorate.store.namespaces[""]["vm", "100"].in_order()[-1]
+        quorate.store.add(replace(newest, id="999"), owner="root@pam!backup")
+        facts = await quorate.facts(tool, datastore="store1", **arguments)
+    assert facts["result"] == "done"
+    assert shown in questions[0]
+    assert "This cannot be undone" in questions[0]
 
 
 async def test_a_server_that_breaks_off_leaves_the_outcome_unknown(quorate: BackupRig, monkeypatch: Any) -> None:

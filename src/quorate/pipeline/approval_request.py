@@ -273,15 +273,15 @@ def refuse_given_secrets(summary: str, texts: Iterable[str], hides: Callable[[st
 
 
 async def _targets(backend: Backend, plan: Plan, reach: Sequence[tuple[Backend, Sequence[Subject]]]) -> list[str]:
-    """Everything that the calls reach, each once; guests with their state."""
+    """Everything that the calls reach, each once; guests of a cluster with their state."""
+    reached = [(place, subject) for place, subjects in reach for subject in subjects]
+    guests = {
+        (place.name, subject.id): place for place, subject in reached if subject.kind == GUEST and place.endpoints
+    }
     named = {
         (subject.kind, subject.id): str(subject)
-        for _, subjects in reach
-        for subject in subjects
-        if subject.kind != GUEST
-    }
-    guests = {
-        (place.name, subject.id): place for place, subjects in reach for subject in subjects if subject.kind == GUEST
+        for place, subject in reached
+        if (place.name, subject.id) not in guests or subject.kind != GUEST
     }
     for where, part in plan.parts():
         place = where or backend
