@@ -12,11 +12,11 @@ from quorate.hints import Advice, tools
 from quorate.operations.plan import Call, Plan
 from quorate.operations.preconditions import refuse_locked
 from quorate.operations.registry import Risk, operation
-from quorate.problems import Problem
+from quorate.problems import PermissionMissing, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.tools.guest_options import Config, ConfigEdit, refuse_protected, write_config
-from quorate.tools.storages import StoredVolume, age, survey
+from quorate.tools.storages import StoredVolume, age, require, survey
 from quorate.tools.volume_usage import DISKS, Usage, is_detached, read_usage
 from quorate.tools.volumes import VOLUMES_AT_ONCE, StorageNames, names, plan_deletion, refuse_needed
 from quorate.units import count_of, size
@@ -125,6 +125,7 @@ async def _plan_removals(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
         guest = await pve.guest(vmid)
         config: Config = await guest.get("config")
         try:
+            await require(pve, f"destroy disks of {guest}", f"/vms/{vmid}", "VM.Config.Disk")
             refuse_locked(guest, config)
             refuse_protected(guest, config, "its disks")
         except Problem as problem:
@@ -140,7 +141,12 @@ async def _plan_removals(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
 
 async def _delete(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
     calls = []
-    for volume, reason in cleanup.deletions:
-        await refuse_needed(pve, volume)
-        calls.append(plan_deletion(volume, reason))
+    for volume, reason in list(cleanup.deletions):
+        try:
+            await refuse_needed(pve, volume)
+        except PermissionMissing as problem:
+            cleanup.deletions.remove((volume, reason))
+            cleanup.keep(volume, problem.what)
+        else:
+            calls.append(plan_deletion(volume, reason))
     return calls
