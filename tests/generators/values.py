@@ -44,7 +44,6 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "backup_prune.storage": st.just("pbs"), "guest_bulk.storage": pick(["nas", "pbs"]),
         "image_download.storage": pick(["local", "nas"]), "image_upload.storage": pick(["local", "nas"]),
         "target_storage": pick(["local-lvm", "tank", "nas"]),
-        "image_to_template.image": st.just(IMAGE), "image_storage": pick(["local", "nas"]),
         "wait_for": st.none(),  # it would wait for a guest that nothing installs
         "snapshot_delete.older_than": st.just("1m"), "storage_cleanup.older_than": st.just(0),
         "storage_cleanup.keep": st.just(["nobody"]), "from_storage": pick(["local-lvm", "tank"]),
