@@ -46,7 +46,7 @@ class _Cleanup:
     toolset="storage",
     risk=Risk.DESTROY,
     search_words="clean up free space orphaned leftover detached unused disks backups of deleted guests purge reclaim",
-    example="storage=local-lvm what=[orphans,detached]",
+    example="storage=local-lvm what=orphans",
 )
 async def storage_cleanup(
     pve: Cluster,
