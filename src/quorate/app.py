@@ -18,7 +18,9 @@ from quorate.config import Approval, ClusterSettings, ConfigError, Settings
 from quorate.config.clusters import GuestDefaults
 from quorate.config.files import usual_audit_file, usual_state
 from quorate.config.homelab import HomelabSettings
+from quorate.config.images import ImageCatalog
 from quorate.homelab.homelab import Homelab, job_book
+from quorate.pbs import BackupServers
 from quorate.pipeline.approval import ApprovalSettings, Approver
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.pipeline import Pipeline
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from quorate.config.http import HttpSettings
     from quorate.config.watch import WatchSettings
     from quorate.homelab.shells import Shells
+    from quorate.pbs.server import BackupServer
     from quorate.pipeline.proof import Resolution
     from quorate.runs.runs import Runs
     from quorate.surfaces.compat.execution import CompatSettings
@@ -211,8 +214,7 @@ def _names_by_endpoint(clusters: Iterable[ClusterSettings]) -> dict[str, str]:
 
 def approval_settings_of(settings: Settings) -> ApprovalSettings:
     page = f"{settings.http.url}/console" if settings.http else ""
-    elsewhere = "" if settings.state == usual_state() or "://" in settings.state else settings.state
-    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, elsewhere=elsewhere)
+    return ApprovalSettings(settings.approval, settings.approve_changes, page=page, state=settings.state)
 
 
 def with_public_url(settings: Settings) -> WatchSettings:
@@ -229,7 +231,9 @@ def build(
     audit = audit or open_trail(store, settings.audit_file)
     journal = Journal(audit, store)
     run_store = RunStore(store, journal.entry)
-    clusters = [_cluster(cluster, settings, clock, store, (run_store, journal)) for cluster in settings.clusters]
+    backup_servers = _backup_servers(settings, clock)
+    attached = (run_store, journal, BackupServers(backup_servers))
+    clusters = [_cluster(cluster, settings, clock, store, attached) for cluster in settings.clusters]
     home = Homelab(
         settings.homelab,
         store,
@@ -237,7 +241,10 @@ def build(
         clock=clock,
         command_rules=settings.command_rules,
         needs_passphrase=lambda: approval_settings_of(app.settings).mode is not Approval.NONE,
+        backup_servers=backup_servers,
     )
+    for cluster in clusters:
+        cluster.attach(home.secret_store)
     sites = make_sites(settings, clusters, home)
     approver = Approver(Approvals(store), Passphrase(store), lambda: approval_settings_of(app.settings))
     pipeline = Pipeline(sites, journal, approver, wait_seconds=settings.wait_seconds, upload_dirs=settings.upload_dirs)
@@ -254,6 +261,14 @@ def _channel_secrets(settings: Settings) -> set[str]:
     }
 
 
+def _backup_servers(settings: Settings, clock: Clock | None) -> tuple[BackupServer, ...]:
+    if not settings.backup_servers:
+        return ()
+    from quorate.pbs.server import BackupServer  # most setups have none
+
+    return tuple(BackupServer(server.name, server.connection, clock=clock) for server in settings.backup_servers)
+
+
 def _cluster(
     cluster: ClusterSettings,
     settings: Settings,
@@ -268,7 +283,7 @@ def _cluster(
         clock=clock,
         ssh=SshAccess(cluster.ssh),
         command_rules=settings.command_rules,
-        attachments=(*attachments, Freeze(store), job_book(store)),
+        attachments=(*attachments, Freeze(store), job_book(store), ImageCatalog(settings.image_catalog)),
     )
 
 
@@ -300,7 +315,7 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
         async with SimulatedCluster(ssh=True) as simulated:
             watch = replace(settings.watch, channels=()) if settings.watch else None  # a demo sends no messages
             alone = replace(settings, homelab=_limit_to_loopback(settings.homelab), watch=watch)
-            yield replace(alone, clusters=(simulated_cluster(simulated),), problem=None)
+            yield replace(alone, clusters=(simulated_cluster(simulated),), backup_servers=(), problem=None)
 
 
 def _limit_to_loopback(homelab: HomelabSettings) -> HomelabSettings:

@@ -20,6 +20,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+TABLET, WIDE = {"width": 768, "height": 1024}, {"width": 1920, "height": 1080}
 SCREENSHOTS = os.environ.get("QUORATE_SCREENSHOTS", "")
 """A folder for the pictures of the documentation; none are kept otherwise."""
 

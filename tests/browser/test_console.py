@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp import web as other_site
 
-from tests.browser.conftest import PHONE, surfing
+from tests.browser.conftest import PHONE, TABLET, WIDE, surfing
 from tests.rigs.console import PASSPHRASE, ask_to_delete, console
 
 pytestmark = pytest.mark.anyio
@@ -172,6 +172,19 @@ async def test_every_page_fits_the_screen_and_has_nothing_serious_for_axe(tmp_pa
                     serious = [(violation["id"], violation["nodes"][0]["html"]) for violation in severe]
                     assert not serious, (name, scheme, serious)
                 assert not operator.complaints
+
+
+@pytest.mark.parametrize("viewport", [TABLET, WIDE], ids=["tablet", "wide"])
+async def test_every_page_fits_other_screens_with_thousands_of_guests(tmp_path, viewport):
+    async with console(tmp_path, toolsets=("all", "homelab"), nodes=30, guests=5000) as quorate:
+        token = await quorate.token("alice", "admin")
+        async with surfing(quorate, token, viewport=viewport) as operator:
+            for name, path in PAGES.items():
+                await operator.go(path)
+                await operator.page.wait_for_load_state("load")
+                wide = await operator.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"{name} is {wide} pixels too wide"
+            assert not operator.complaints
 
 
 async def test_the_keyboard_alone_is_enough_to_deny(tmp_path):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +15,6 @@ from tests.rigs.processes import completed
 from tests.rigs.terminal import Terminal, terminal
 
 PASSPHRASE = "correct horse battery"
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> Mapping[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "QUORATE_STATE": str(tmp_path / "state.sqlite"),
-        "QUORATE_AUDIT_FILE": str(tmp_path / "audit.jsonl"),
-    }
 
 
 def pending(

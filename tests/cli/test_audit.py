@@ -6,7 +6,6 @@ import asyncio
 import csv
 import io
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,16 +16,6 @@ from quorate.pve.connection import SystemClock
 from quorate.state.store import open_store
 from quorate.state.trail import open_trail
 from tests.rigs.cli import quorate
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> Mapping[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "QUORATE_STATE": str(tmp_path / "state.sqlite"),
-        "QUORATE_AUDIT_FILE": str(tmp_path / "audit.jsonl"),
-    }
 
 
 @pytest.fixture

@@ -29,16 +29,6 @@ from tests.rigs.ssh_server import Host, serving
 from tests.rigs.terminal import terminal
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "QUORATE_STATE": str(tmp_path / "state.sqlite"),
-        "QUORATE_AUDIT_FILE": str(tmp_path / "audit.jsonl"),
-    }
-
-
 def pointed_at(sim: SimulatedCluster, **changes: str) -> dict[str, str]:
     return {
         "PROXMOX_URL": sim.url,

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorate.config import Access, ConfigError, Settings, load
-from quorate.config.clusters import CLUSTER
+from quorate.config.clusters import CLUSTER, GuestDefaults
 from quorate.config.homelab import HOMELAB_OPTIONS
 from quorate.config.http import HTTP
-from quorate.config.settings import GENERAL, IMAGES, OPT_INS
+from quorate.config.images import IMAGES
+from quorate.config.settings import GENERAL, OPT_INS
+from quorate.config.sources import options_of
 from quorate.config.ssh import GUESTS, NODES
 from quorate.problems import NotConfigured
 from quorate.pve.connection import Secret, Token, Trust
@@ -32,7 +34,7 @@ MINE_TOML = f'[clusters.home]\nurl = "pve1"\ntoken_id = "root@pam!mine"\ntoken_s
 EVERY_OTHER = sorted(
     {
         name
-        for options in (GENERAL, HTTP, NODES, GUESTS, HOMELAB_OPTIONS, IMAGES)
+        for options in (GENERAL, HTTP, NODES, GUESTS, HOMELAB_OPTIONS, IMAGES, options_of(GuestDefaults))
         for declared in options.values()
         for name in declared.variables
     }

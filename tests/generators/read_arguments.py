@@ -12,7 +12,7 @@ from tests.generators.population import BACKUP, PAUSED_RUN
 def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
     """Calls that succeed; an operation without required arguments is called without any."""
     running = next(guest.vmid for guest in world.guests.values() if guest.running and guest.kind == "qemu")
-    task = str(world.tasks.active()[0].upid)
+    task = str(next(iter([*world.tasks.active(), *world.tasks.newest_first("pve1")])).upid)
     inside = {"guest": running, "path": "/etc/hostname"}
     known: dict[str, list[dict[str, Any]]] = {
         "access_list": [{"kind": kind} for kind in ("users", "groups", "roles", "realms", "tokens", "acl", "pools")],

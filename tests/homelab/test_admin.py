@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from quorate.config import Approval
-from quorate.ssh.settings import Login, SshSettings
-from tests.rigs.homelab import house
+from tests.rigs.homelab import house_with
 from tests.rigs.mcp_session import Rig
 from tests.rigs.own_system import OwnSystem, own_system
 
@@ -23,18 +22,8 @@ HASH = "$6$quoratetest$Um.hGPzJ40I3bn5.y/N.0GdNPA2.cX4Rz3KN8NhPMgW1F8X3/FBZCUrv0
 
 @asynccontextmanager
 async def standing(tmp_path, *, options: Any = None, **system: Any) -> AsyncIterator[tuple[Rig, OwnSystem]]:
-    async with own_system(tmp_path / "box", **system) as box:
-        ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
-        async with house(tmp_path, {}, homelab={"ssh": ssh}, **(options or {})) as built:
-            arguments = {
-                "host": "box",
-                "address": "127.0.0.1",
-                "port": box.port,
-                "user": "root",
-                "key": str(box.key_file),
-            }
-            await built.quorate.facts("host_register", **arguments)
-            yield built.quorate, box
+    async with own_system(tmp_path / "box", **system) as box, house_with(box, tmp_path, **(options or {})) as built:
+        yield built.quorate, box
 
 
 @pytest.mark.parametrize("busybox", [False, True])

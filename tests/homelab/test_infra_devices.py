@@ -10,8 +10,7 @@ import pytest
 
 from quorate.homelab.infra.plans import describe_running, parse_connections
 from quorate.inside.facts.model import Facts, Port, Services
-from quorate.ssh.settings import Login, SshSettings
-from tests.rigs.homelab import house
+from tests.rigs.homelab import house_with
 from tests.rigs.infra_hosts import InfraLab, infra_lab
 from tests.rigs.mcp_session import Rig, text_of
 from tests.rigs.own_system import OwnSystem, own_system
@@ -161,17 +160,7 @@ async def standing(tmp_path: Path, config: str) -> AsyncIterator[tuple[Rig, OwnS
         (box.folder / "etc/ssh/sshd_config.d").mkdir(parents=True)
         (box.folder / "etc/ssh/sshd_config").write_text(f"HostKey {box.folder}/host_key\n{config}")
         (box.folder / "etc/hostname").write_text("box\n")
-        ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
-        settings = {"ssh": ssh, "services_folder": str(tmp_path / "srv")}
-        async with house(tmp_path, {}, homelab=settings) as built:
-            arguments = {
-                "host": "box",
-                "address": "127.0.0.1",
-                "port": box.port,
-                "user": "root",
-                "key": str(box.key_file),
-            }
-            await built.quorate.facts("host_register", **arguments)
+        async with house_with(box, tmp_path, homelab={"services_folder": str(tmp_path / "srv")}) as built:
             yield built.quorate, box
 
 

@@ -53,7 +53,7 @@ async def test_a_guest_that_only_one_cluster_has_is_found_there(tmp_path):
         facts = await quorate.facts("guest_power", guest="scratch", action="start")
         assert facts["cluster"] == "lab"
         assert quorate.sims["lab"].world.guests[302].running
-        assert quorate.writes("prod") == []
+        assert quorate.writes_to("prod") == []
         assert quorate.audit()[-1]["cluster"] == "lab"
 
 
@@ -65,7 +65,7 @@ async def test_a_guest_that_several_have_is_refused_with_the_candidates(tmp_path
             assert "Several clusters" in text
             assert f"prod/{str(ref).strip()}" in text.replace("prod/ ", "prod/")
             assert "lab/" in text
-        assert quorate.writes("prod") == quorate.writes("lab") == []
+        assert quorate.writes_to("prod") == quorate.writes_to("lab") == []
 
 
 @pytest.mark.parametrize("named", [{"guest": "lab/100"}, {"guest": 100, "cluster": "lab"}, {"guest": " lab/lab1/100 "}])
@@ -90,7 +90,7 @@ async def test_guests_of_two_clusters_in_one_call_are_refused(tmp_path):
         assert "A call acts on one cluster" in text
         text = await quorate.refusal("guest_power", guest="lab/100", cluster="prod", action="shutdown")
         assert "A call acts on one cluster" in text
-        assert quorate.writes("prod") == quorate.writes("lab") == []
+        assert quorate.writes_to("prod") == quorate.writes_to("lab") == []
 
 
 async def test_a_guest_or_cluster_that_does_not_exist_is_refused_as_such(tmp_path):
@@ -168,7 +168,7 @@ async def test_a_change_without_guest_and_cluster_is_refused_with_the_names(tmp_
         assert "needs to know on which cluster" in text
         assert "prod, lab" in text
         assert (await quorate.facts("vm_create", name="new", cluster="lab"))["cluster"] == "lab"
-        assert quorate.writes("prod") == []
+        assert quorate.writes_to("prod") == []
         assert [entry["cluster"] for entry in quorate.audit()] == ["", "lab"]
 
 
@@ -221,7 +221,7 @@ async def test_a_change_of_a_guest_that_the_silent_cluster_may_have_too_needs_it
         await quorate.sims["lab"].__aexit__(None, None, None)
         text = await quorate.refusal("guest_power", guest="test-vm", action="start")
         assert "not certain that prod/test-vm is the right guest" in text
-        assert quorate.writes("prod") == []
+        assert quorate.writes_to("prod") == []
         await quorate.facts("guest_power", guest="prod/test-vm", action="start")
         assert quorate.sims["prod"].world.guests[108].running
 

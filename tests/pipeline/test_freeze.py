@@ -47,10 +47,6 @@ def frozen_by_command(folder: Path, reason: str = "moving house") -> None:
     assert done.returncode == 0, done.stderr
 
 
-def writes(quorate: Rig) -> list[tuple[str, str]]:
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 class Watched(list[tuple[str, str]]):
     """The requests of the simulator; does something when one arrives, before it is answered."""
 
@@ -122,7 +118,7 @@ async def test_a_plan_on_its_way_stops_before_its_next_step_and_says_so(tmp_path
         steps = (answer.structured_content or {})["steps"]
         assert [step["state"] for step in steps] == ["done", "not tried"]
         assert RUNNING in quorate.sim.world.guests
-        assert [path for _, path in writes(quorate)] == [f"/nodes/pve2/qemu/{RUNNING}/status/stop"]
+        assert [path for _, path in quorate.writes] == [f"/nodes/pve2/qemu/{RUNNING}/status/stop"]
         entry = next(entry for entry in reversed(quorate.audit()) if entry.get("tool") == "guest_delete")
         assert entry["outcome"] not in ("done", "refused")
         assert "smoke in the rack" in entry["error"]
@@ -134,7 +130,7 @@ async def test_of_many_guests_those_not_begun_are_left_alone(tmp_path):
         guests = [row["vmid"] for row in await quorate.rows("guest_list", status="running", type="vm")]
         watch(quorate, "/status/shutdown", lambda: frozen_by_command(tmp_path))
         answer = await quorate.call("guest_power", guest=[*guests, *guests], action="shutdown")
-        sent = len(writes(quorate))
+        sent = len(quorate.writes)
         assert sent <= 8, "as many as are sent at once"
         assert answer.is_error or sent == len(set(guests))
 

@@ -43,10 +43,6 @@ def ruled(tmp_path, text, **more):
     return rig(tmp_path, more={"policy": policy(text)}, **more)
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 async def raw(quorate, method, path, /, **params):
     return text_of(await quorate.call("api_call", method=method, path=path, params=params))
 
@@ -65,7 +61,7 @@ async def test_a_denied_tool_is_neither_listed_nor_run(tmp_path):
         assert quorate.audit()[-1]["rule"] == "no deleting"
         for spelling in ("Guest_Stop", " guest_stop", "guest_stop ", "\uff47uest_stop"):
             assert "no tool" in await quorate.refusal(spelling, guest="test-vm")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_denied_tool_is_not_named_to_callers_of_others(tmp_path):
@@ -114,7 +110,7 @@ async def test_a_protected_guest_is_not_destroyed_however_it_is_named(tmp_path, 
         assert "docker02" in text
         entry = quorate.audit()[-1]
         assert (entry["decision"], entry["outcome"], entry["rule"]) == ("refused", "refused", "production stays")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @pytest.mark.parametrize(
@@ -124,13 +120,13 @@ async def test_a_protected_guest_is_not_destroyed_however_it_is_named(tmp_path, 
 async def test_names_that_only_look_like_a_guest_lead_nowhere(tmp_path, ref):
     async with ruled(tmp_path, PROTECTED) as quorate:
         assert "no guest" in await quorate.refusal("guest_stop", guest=ref)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_one_protected_guest_among_many_stops_the_whole_call(tmp_path):
     async with ruled(tmp_path, PROTECTED) as quorate:
         assert "'production stays'" in await quorate.refusal("guest_stop", guest=["k3s-server", 105, "postgres"])
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("guest_stop", guest=["k3s-server", 105])
         assert not quorate.sim.world.guests[104].running
 
@@ -168,7 +164,7 @@ REACHING_103: tuple[tuple[str, str, dict[str, Any]], ...] = (
 async def test_every_path_of_the_raw_api_to_a_protected_guest_meets_the_same_rule(tmp_path, method, path, params):
     async with ruled(tmp_path, PROTECTED) as quorate:
         assert "refused by the rule 'production stays'" in await raw(quorate, method, path, **params)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @pytest.mark.parametrize(
@@ -193,7 +189,7 @@ async def test_no_spelling_of_a_path_gets_around_the_rule(tmp_path, path):
         answer = await quorate.call("api_call", method="POST", path=path)
         assert answer.is_error, text_of(answer)
         assert quorate.sim.world.guests[103].running
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 SECOND_TOOLS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -213,7 +209,7 @@ async def test_no_other_tool_destroys_a_protected_guest(tmp_path, tool, argument
         quorate.sim.world.guests[107].config["tags"] = "prod"
         quorate.sim.world.guests[107].touch()
         assert "refused by the rule 'production stays'" in await quorate.refusal(tool, **arguments)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_node_is_not_switched_off_under_guests_that_must_not_change(tmp_path):
@@ -224,7 +220,7 @@ async def test_a_node_is_not_switched_off_under_guests_that_must_not_change(tmp_
         disarmed = await raw(quorate, "POST", "/cluster/ha/status/disarm-ha", **{"resource-mode": "ignore"})
         assert "'hands off'" in disarmed
         assert "'hands off'" in await quorate.refusal("guest_power", guest="router", action="reboot")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_task_for_many_guests_is_not_stopped_under_one_that_must_not_change(tmp_path):
@@ -251,7 +247,7 @@ async def test_a_task_for_many_guests_is_not_stopped_under_one_that_must_not_cha
 async def test_what_holds_the_disks_of_protected_guests_is_not_destroyed(tmp_path, path):
     async with ruled(tmp_path, PROTECTED) as quorate:
         assert "'production stays'" in await raw(quorate, "DELETE", f"/nodes/pve2/{path}")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @pytest.mark.parametrize(
@@ -261,7 +257,7 @@ async def test_what_holds_the_disks_of_protected_guests_is_not_destroyed(tmp_pat
 async def test_a_storage_does_not_forget_the_backups_of_protected_guests(tmp_path, params):
     async with ruled(tmp_path, PROTECTED) as quorate:
         assert "'production stays'" in await raw(quorate, "PUT", "/storage/nas", **params)
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("api_call", method="PUT", path="/storage/nas", params={"content": "backup,iso,images"})
 
 
@@ -303,7 +299,7 @@ async def test_rules_about_nodes_cannot_be_escaped_by_moving(tmp_path):
         assert "no longer protect" in await quorate.refusal("guest_migrate", guest=107, node="pve1")
         assert "'pve2 keeps all'" in await quorate.refusal("node_power", node="pve2", action="reboot")
         assert "'pve2 keeps all'" in await raw(quorate, "PUT", "/nodes/pve2/dns", search="example.net")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_tag_that_was_set_a_moment_ago_counts(tmp_path):
@@ -312,7 +308,7 @@ async def test_a_tag_that_was_set_a_moment_ago_counts(tmp_path):
         quorate.sim.world.guests[104].config["tags"] = "prod"
         quorate.sim.world.guests[104].touch()
         assert "'production stays'" in await quorate.refusal("guest_stop", guest=104)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 # -- only these --------------------------------------------------------------------------------------------------------
@@ -336,7 +332,7 @@ async def test_what_is_allowed_for_some_guests_is_refused_for_all_others(tmp_pat
             ("vm_create", {"name": "new", "vmid": 9200}),
         ):
             assert "no rule allows" in await quorate.refusal(tool, **arguments), tool
-        assert {path for _, path in writes(quorate)} == {
+        assert {path for _, path in quorate.writes} == {
             "/nodes/pve1/qemu/108/status/start",
             "/nodes/pve1/qemu/108/status/stop",
         }
@@ -399,7 +395,7 @@ async def test_hidden_guests_cannot_be_asked_for(tmp_path, tool, arguments):
     async with ruled(tmp_path, HIDDEN) as quorate:
         text = await quorate.refusal(tool, **arguments)
         assert "refused by the rule 'not for you'" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @pytest.mark.parametrize(
@@ -420,7 +416,7 @@ async def test_a_guest_that_must_not_be_looked_into_is_neither_entered_copied_no
     async with ruled(tmp_path, text) as quorate:
         assert "refused by the rule 'sealed'" in await quorate.refusal(tool, **arguments)
         await quorate.facts("guest_get", guest=102)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_without_rules_nothing_more_is_asked_of_the_cluster(tmp_path):
@@ -524,7 +520,7 @@ async def test_the_number_of_guests_in_one_call_is_limited_however_they_are_chos
             raw(quorate, "POST", "/cluster/bulk-action/guest/start", vms=[100, 101, 102]),
         ):
             assert "limit guests_per_call" in await attempt
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("guest_bulk", action="tag", guests=[200, 201], tags=["x"])
 
 
@@ -573,7 +569,7 @@ async def test_nobody_outside_learns_about_hidden_guests(tmp_path, path, params)
     async with ruled(tmp_path, HIDDEN) as quorate:
         text = await quorate.refusal("api_call", method="POST", path=path, params=params)
         assert "hidden from you" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
     async with ruled(tmp_path, "[policy]\nguests_per_call = 1\n") as quorate:  # no guest is acted on
         await quorate.facts("api_call", method="POST", path=path, params=params)
 

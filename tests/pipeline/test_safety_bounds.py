@@ -13,7 +13,7 @@ from quorate.config.http import HttpSettings
 from tests.pipeline import test_hidden_guests as hidden_guests
 from tests.pipeline.test_bounds import beside, packed
 from tests.pipeline.test_hidden_guests import canary
-from tests.pipeline.test_safety_table import raw, tries, writes
+from tests.pipeline.test_safety_table import raw, tries
 from tests.rigs.homelab import house
 from tests.rigs.mcp_session import rig, text_of
 from tests.runs import test_evacuate as evacuation
@@ -42,7 +42,7 @@ async def test_an_id_that_is_no_id_is_refused_and_nothing_is_sent(tmp_path: Path
         for path, name in (("/nodes/pve1/qemu", "vmid"), ("/nodes/pve1/qemu/108/clone", "newid")):
             answer = await raw(quorate, "POST", path, **{name: vmid})
             assert "defect" not in answer
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("a document that takes forever to parse")

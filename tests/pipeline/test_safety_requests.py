@@ -20,7 +20,7 @@ from quorate.operations.registry import TOOLSETS, operations
 from tests.generators import examples
 from tests.generators.population import populate
 from tests.generators.read_arguments import read_arguments
-from tests.pipeline.test_safety_table import STOPPED, tries, writes
+from tests.pipeline.test_safety_table import STOPPED, tries
 from tests.rigs.mcp_session import Rig, rig, second_server
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def all_refused(quorate: Rig, attempts: Iterable[Attempt], says: str = "re
     """Each of them is refused in these words, and nothing is sent."""
     for tool, arguments in attempts:
         assert says in await quorate.refusal(tool, **arguments), (tool, arguments)
-    assert writes(quorate) == []
+    assert quorate.writes == []
 
 
 @tries("wire form", "a list written as one word, or with separators that only PVE knows")
@@ -74,7 +74,7 @@ async def test_every_element_of_a_list_is_judged(tmp_path: Path) -> None:
         for tool in ("pve_change", "pve_destroy"):
             call = {"operation": "api_call", "arguments": api("PUT", CONFIG, delete=["description,scsi0"])[1]}
             assert (await quorate.call(tool, **call)).is_error, tool
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("a null, an empty string or nothing at all, where PVE's default destroys")
@@ -100,7 +100,7 @@ async def test_defaults_of_pve_are_judged_as_if_they_were_written(tmp_path: Path
         await quorate.facts("backup_job_set", schedule="21:00", guest=108, storage="nas")
         jobs = await quorate.rows("api_call", method="GET", path="/cluster/backup")
         assert [backup_job["remove"] for backup_job in jobs if backup_job["schedule"] == "21:00"][-1] == 0
-        assert [path for _, path in writes(quorate)] == [backup, "/cluster/backup"]
+        assert [path for _, path in quorate.writes] == [backup, "/cluster/backup"]
 
 
 @tries("localhost, or a name that only DNS knows, instead of a node")
@@ -310,7 +310,7 @@ async def test_what_belongs_to_the_node_is_handed_out_only_as_a_destruction(tmp_
         for device in ({"virtiofs0": "root"}, {"serial1": "/dev/ttyS0"}, {"args": "-S"}):
             await quorate.refusal("guest_configure", guest=STOPPED, options=device)
         await quorate.refusal("guest_configure", guest=STOPPED, cdrom="cdrom")
-        assert writes(quorate) == []
+        assert quorate.writes == []
         harmless = {"serial1": "socket", "usb0": "spice", "rng0": "source=/dev/urandom"}
         await quorate.facts("api_call", **api("PUT", CONFIG, **harmless)[1])
 
@@ -333,7 +333,7 @@ async def test_other_ways_to_end_a_guest_are_as_grave(tmp_path: Path) -> None:
             ],
         )
         await quorate.refusal("guest_configure", guest=STOPPED, options={"template": True})
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("a guest is stopped through HA, or turned into a template by an option")
@@ -343,7 +343,7 @@ async def test_an_ha_rule_that_takes_effect_again_is_as_grave_as_a_new_one(tmp_p
         admin.sim.world.ha["ct:201"] = HaResource("ct:201")
         await admin.facts("api_call", **api("POST", "/cluster/ha/rules", **rule)[1])
         async with second_server(admin, tmp_path / "b.jsonl", access=Access.OPERATE) as quorate:
-            before = len(writes(quorate))
+            before = len(quorate.writes)
             for params in (
                 {"disable": 0},
                 {"delete": "disable"},
@@ -372,7 +372,7 @@ async def test_an_ha_rule_that_takes_effect_again_is_as_grave_as_a_new_one(tmp_p
             ):
                 call = api(method, path, **params)
                 assert "refused at access level" in await quorate.refusal(call[0], **call[1]), params
-            assert len(writes(quorate)) == before
+            assert len(quorate.writes) == before
             call = api("PUT", "/cluster/ha/rules/away", type="node-affinity", comment="still off")
             await quorate.facts(call[0], **call[1])
 

@@ -143,10 +143,6 @@ async def still_waits(quorate: Rig, tool: str = "guest_stop", /, **arguments: An
     assert all(method == "GET" for method, _ in quorate.requests_since(mark))
 
 
-def writes(quorate: Rig) -> list[tuple[str, str]]:
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 def renamed(quorate: Rig, vmid: int, name: str) -> None:
     """By someone else, outside the server."""
     guest = quorate.sim.world.guests[vmid]
@@ -178,7 +174,7 @@ async def test_what_the_token_may_not_do_is_not_done_by_any_tool(tmp_path: Path)
             answer = await weak.call(tool, **arguments)
             assert answer.is_error, tool
         assert "pveum" in await weak.refusal("guest_power", guest=100, action="shutdown")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("access level", "an unlisted tool is called anyway")
@@ -200,7 +196,7 @@ async def test_tools_above_the_level_are_refused_though_nobody_listed_them(tmp_p
             )  # its arguments decide, so they come first
             assert varies or f"refused at access level {access}" in text, operation.name
         assert "refused at access level" in await raw(quorate, "POST", STOP_VM)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("toolsets", "another spelling of a tool's name")
@@ -219,7 +215,7 @@ async def test_a_toolset_that_is_off_stays_off_under_any_name(tmp_path: Path) ->
             "access.user_set",
         ):
             assert "no tool" in await quorate.refusal(name, user="eve@pve")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("facts check")
@@ -232,7 +228,7 @@ async def test_what_pve_would_not_accept_is_never_sent(tmp_path: Path) -> None:
             quorate, "POST", f"/nodes/pve1/qemu/{STOPPED}/status/stop", vmid=100
         )
         await quorate.refusal("guest_configure", guest=STOPPED, options={"cores; rm -rf": 1})
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("identity check")
@@ -280,7 +276,7 @@ async def test_a_dry_run_changes_nothing_however_it_is_written(tmp_path: Path) -
         for word in ("yes please", "TRUE ", 2, [], {}):  # unclear values do not count as off
             assert (await quorate.call("guest_stop", guest=VM, dry_run=word)).is_error, word
         assert "no argument" in await quorate.refusal("guest_stop", guest=VM, dryrun=True)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("one send")
@@ -291,7 +287,7 @@ async def test_no_fault_makes_a_write_go_out_twice(tmp_path: Path, fault: str) -
     async with rig(tmp_path, faults=[f"{fault}:POST:*"]) as quorate:
         await quorate.call("guest_stop", guest=VM)
         await quorate.call("snapshot_create", guest=STOPPED, snapshot="once")
-        assert len(writes(quorate)) == len(set(writes(quorate))) == 2
+        assert len(quorate.writes) == len(set(quorate.writes)) == 2
 
 
 @tries("audit")
@@ -305,7 +301,7 @@ async def test_what_cannot_be_recorded_is_not_done(tmp_path: Path) -> None:
         ):
             assert "audit" in await quorate.refusal(tool, **arguments), tool
         await quorate.facts("guest_list")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("the server is killed during a change")
@@ -325,7 +321,7 @@ async def test_a_change_stops_where_it_can_no_longer_be_recorded(tmp_path: Path)
         await quorate.facts("guest_power", guest=STOPPED, action="start", dry_run=True)
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         change = asyncio.create_task(quorate.call("guest_delete", guest=VM, stop=True))
-        while not writes(quorate):
+        while not quorate.writes:
             await asyncio.sleep(0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (quorate.audit_file.stat().st_size, hard))
         try:
@@ -334,7 +330,7 @@ async def test_a_change_stops_where_it_can_no_longer_be_recorded(tmp_path: Path)
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert answer.is_error
         assert "partly done, but the outcome cannot be written" in text_of(answer)
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
         await quorate.facts("guest_power", guest=STOPPED, action="start")
         assert [entry["outcome"] for entry in quorate.audit()] == ["dry run", "partly done", "done"]
 
@@ -375,7 +371,7 @@ async def test_an_approval_works_once(tmp_path: Path) -> None:
     async with root_client(tmp_path) as quorate:
         await approved(quorate, guest=VM)
         both = await asyncio.gather(*(quorate.call("guest_stop", guest=VM, wait=0) for _ in range(2)))
-        assert [method for method, _ in writes(quorate)] == ["POST"], [text_of(answer) for answer in both]
+        assert [method for method, _ in quorate.writes] == ["POST"], [text_of(answer) for answer in both]
         await quorate.clock.advance(5)  # until it has stopped
         await quorate.facts("guest_power", guest=VM, action="start")
         (used,) = await Approvals(quorate.app.store).list((State.USED,))
@@ -393,7 +389,7 @@ async def test_a_plan_token_works_once_for_its_plan(tmp_path: Path) -> None:
         assert "other arguments" in await quorate.refusal("guest_delete", guest=STOPPED, plan_token=token)
         for forged in ("", None, True, "*", "%", "' OR 1=1 --", [token], {"id": token}):
             assert (await quorate.call("guest_stop", guest=VM, plan_token=forged)).is_error, forged
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("guest_stop", guest=VM, plan_token=token)
         await quorate.facts("guest_power", guest=VM, action="start")
         assert "already been used" in await quorate.refusal("guest_stop", guest=VM, plan_token=token)
@@ -423,7 +419,7 @@ async def test_arguments_that_only_look_the_same_need_a_yes_of_their_own(
         await approved(quorate, "guest_delete", guest=STOPPED)
         assert (await quorate.call("guest_delete", **arguments, wait=0)).is_error
         assert STOPPED in quorate.sim.world.guests
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("guest_delete", guest=STOPPED)
 
 
@@ -438,7 +434,7 @@ async def test_a_look_alike_is_no_name_of_the_guest(tmp_path: Path, name: str) -
         assert (await quorate.call("guest_delete", guest=name, wait=0)).is_error
         renamed(quorate, STOPPED, name)  # and a guest with such a name is not the approved one
         assert (await quorate.call("guest_delete", guest="test-vm", wait=0)).is_error
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("the target is renamed after the approval")
@@ -449,7 +445,7 @@ async def test_a_yes_is_void_when_the_guest_gets_another_name(tmp_path: Path) ->
         await still_waits(quorate, "guest_delete", guest=STOPPED)
         renamed(quorate, STOPPED, "test-vm")  # the old yes does not come back to life
         await still_waits(quorate, "guest_delete", guest=STOPPED)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("the target changes while the person reads the question")
@@ -469,7 +465,7 @@ async def test_a_yes_is_void_when_the_guest_changes_while_the_person_thinks(
         person.meanwhile = meanwhile
         assert (await quorate.call("guest_delete", guest=STOPPED)).is_error
         assert len(person.questions) == (1 if mode == "legacy" else 2)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("another guest is created under the same id after the approval")
@@ -505,7 +501,7 @@ async def test_an_approval_for_one_token_is_not_valid_for_another(tmp_path: Path
         with pytest.raises(Exception):  # noqa: B017, PT011 (the client tells a refused token in its own way)
             await stop(house.made["model"])
         assert "waits for" in await stop(await house.token("model2", "admin"))
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 SMUGGLED: tuple[dict[str, Any], ...] = (
@@ -528,7 +524,7 @@ async def test_no_argument_is_a_yes(tmp_path: Path, smuggled: dict[str, Any]) ->
         if "params" not in smuggled:
             nested = {"method": "POST", "path": STOP_VM, "params": smuggled, "wait": 0}
             assert (await quorate.call("api_call", **nested)).is_error
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("the model approves through a tool")
@@ -563,7 +559,7 @@ async def test_only_the_name_itself_is_a_yes(tmp_path: Path, mode: str) -> None:
         ):
             person.typed = typed
             assert "other than" in await quorate.refusal("guest_delete", guest=STOPPED), typed
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("an old approval is saved for later")
@@ -583,7 +579,7 @@ async def test_a_no_holds_however_often_it_is_asked(tmp_path: Path) -> None:
         for _ in range(3):
             assert "denied" in await quorate.refusal("guest_stop", guest=VM, wait=0)
         assert await approvals.list() == []
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("a long parameter hides the destructive one")
@@ -614,7 +610,7 @@ async def test_what_runs_is_shown_to_its_end_or_nobody_is_asked(tmp_path: Path) 
         assert all(end in line for row in rows for line in row.plan)
         endless = f"{': ' * 20_000}; echo {end}"
         assert "too much for one approval" in await quorate.refusal("guest_exec", guest=VM, command=endless, wait=0)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("a long parameter hides the destructive one")
@@ -801,7 +797,7 @@ async def test_a_token_does_no_more_than_its_scope_and_never_more_than_the_serve
                 assert "guest_stop" not in listed
                 for tool, arguments in tried:
                     assert (await client.call_tool(tool, arguments)).is_error, f"{name} {tool}"
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 PATH_TRICKS = (
@@ -857,7 +853,7 @@ async def test_no_spelling_of_a_path_leads_around_the_gate(tmp_path: Path, acces
                 assert answer.is_error or (method == "GET" and path == "/"), (method, path)
         for method in ("post", "POST ", "PATCH", "GET\r\nPOST", "Post"):
             assert (await quorate.call("api_call", method=method, path=STOP_VM, wait=0)).is_error, method
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("another tool reaches the same endpoint")
@@ -868,7 +864,7 @@ async def test_an_approval_for_one_tool_is_not_valid_for_another_and_each_needs_
         await still_waits(quorate, "api_call", method="POST", path="/nodes/pve2/stopall", params={"vms": str(VM)})
         await still_waits(quorate, "guest_delete", guest=VM, stop=True)
         await still_waits(quorate, "node_power", node="pve2", action="shutdown")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("risk by effect", "a parameter makes a harmless call destructive")
@@ -886,7 +882,7 @@ async def test_what_a_parameter_makes_grave_needs_the_graver_yes(tmp_path: Path)
         async with root_client(tmp_path / access, access=access) as quorate:
             for tool, arguments in graver:
                 assert reason in await quorate.refusal(tool, **arguments, wait=0), arguments
-            assert writes(quorate) == []
+            assert quorate.writes == []
 
 
 @tries("an endpoint that hands out access")
@@ -901,7 +897,7 @@ async def test_consoles_tickets_and_passwords_are_out_of_reach(tmp_path: Path) -
         ):
             assert "is never called" in await raw(quorate, method, path)
             assert quorate.audit()[-1]["outcome"] == "refused"
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("limits")
@@ -910,7 +906,7 @@ async def test_a_limit_is_not_split_into_pieces(tmp_path: Path) -> None:
     policy = read_policy(tomllib.loads(text), Source(Rank.TOML))
     async with rig(tmp_path, more={"policy": policy}) as quorate:
         assert (await quorate.call("guest_power", guest=[103, 104, 105], action="shutdown")).is_error
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("guest_stop", guest=104)
         await quorate.facts("api_call", method="POST", path="/nodes/pve3/qemu/105/status/stop")
         for tool, arguments in (
@@ -919,7 +915,7 @@ async def test_a_limit_is_not_split_into_pieces(tmp_path: Path) -> None:
             ("guest_delete", {"guest": STOPPED}),
         ):
             assert (await quorate.call(tool, **arguments)).is_error, tool
-        assert len(writes(quorate)) == 2
+        assert len(quorate.writes) == 2
 
 
 @tries("one call for many guests")
@@ -930,7 +926,7 @@ async def test_an_approval_for_one_guest_is_not_valid_for_many(tmp_path: Path) -
             assert (await quorate.call("guest_stop", guest=guests, wait=0)).is_error, guests
         for action in ("stop", "destroy", "delete"):
             assert (await quorate.call("guest_bulk", action=action, guests=[VM], wait=0)).is_error
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("rules", "a protected guest is reached by another name, tool or path")
@@ -947,7 +943,7 @@ async def test_a_protected_guest_is_left_alone_by_every_way(tmp_path: Path) -> N
     async with rig(tmp_path, more={"policy": policy}) as quorate:
         for tool, arguments in ways:
             assert "the rule 'keep'" in await quorate.refusal(tool, **arguments), (tool, arguments)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @tries("a protected machine is reached as a plain host, by its address, a new name or another port")
@@ -1289,7 +1285,7 @@ async def test_while_changes_are_frozen_nothing_is_changed_and_no_tool_lifts_tha
         for tool, arguments in (("guest_stop", {"guest": VM}), ("guest_power", {"guest": STOPPED, "action": "start"})):
             assert "moving house" in await quorate.refusal(tool, **arguments)
         assert "frozen" in await raw(quorate, "POST", STOP_VM)
-        assert writes(quorate) == []
+        assert quorate.writes == []
         assert not [tool for tool in operations(TOOLSETS) if "freeze" in tool]
         environ = {"QUORATE_STATE": str(tmp_path / "state.sqlite"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         assert plainly(environ, "unfreeze", typed="unfreeze\n").returncode != 0
@@ -1339,7 +1335,7 @@ async def test_the_question_shows_a_name_as_a_name(tmp_path: Path, mode: str) ->
             lines = question.splitlines()
             assert lines[-1].startswith("Type ")
             assert not any(line.startswith("All of this was approved") for line in lines)
-        assert writes(quorate) == []
+        assert quorate.writes == []
         assert person.questions[0].endswith(f"Type {VM} to approve.")
         person.typed = str(VM)
         await quorate.facts("guest_stop", guest=VM)

@@ -1,6 +1,9 @@
 """What protects stays: a change by which a stored object protects less is a destruction, however it is written."""
 
 import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from quorate.config import Access
 from quorate.config.policy import read_policy
 from quorate.config.sources import Rank, Source
 from tests.pipeline.test_safety_table import tries
-from tests.rigs.mcp_session import in_one_order, rig, second_server
+from tests.rigs.mcp_session import Rig, in_one_order, rig, second_server
 
 pytestmark = pytest.mark.anyio
 
@@ -172,6 +175,17 @@ def rules(text: str) -> Any:
     return read_policy(tomllib.loads(text), Source(Rank.TOML))
 
 
+@asynccontextmanager
+async def without_destroy(admin: Rig, tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig]]:
+    """Two servers that must not destroy anything: by their access level, and by a rule."""
+    policy = rules(NOTHING_IS_DESTROYED)
+    async with (
+        second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
+        second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
+    ):
+        yield operate, ruled
+
+
 async def set_up(quorate) -> None:
     for method, path, params in SETUP:
         await quorate.write(method, path, params)
@@ -196,11 +210,7 @@ async def test_what_protects_less_is_a_destruction(tmp_path, attack):
     async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         before = await read(admin, path)
-        policy = rules(NOTHING_IS_DESTROYED)
-        async with (
-            second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
-            second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
-        ):
+        async with without_destroy(admin, tmp_path) as (operate, ruled):
             for dry_run in (True, False):
                 refused = await operate.refusal("api_call", **arguments, dry_run=dry_run)
                 assert "access level operate" in refused
@@ -253,11 +263,7 @@ async def test_the_named_tools_follow(tmp_path, attack):
     async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
         before = await read(admin, path)
-        policy = rules(NOTHING_IS_DESTROYED)
-        async with (
-            second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
-            second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
-        ):
+        async with without_destroy(admin, tmp_path) as (operate, ruled):
             refused = await operate.refusal(tool, **arguments)
             assert "access level operate" in refused
             assert "stops protecting" in refused
@@ -275,11 +281,7 @@ async def test_the_named_tools_follow(tmp_path, attack):
 async def test_a_guest_leaves_ha_only_with_admin(tmp_path):
     async with rig(tmp_path, in_memory=True) as admin:
         await set_up(admin)
-        policy = rules(NOTHING_IS_DESTROYED)
-        async with (
-            second_server(admin, tmp_path / "operate.jsonl", in_memory=True, access=Access.OPERATE) as operate,
-            second_server(admin, tmp_path / "ruled.jsonl", in_memory=True, policy=policy) as ruled,
-        ):
+        async with without_destroy(admin, tmp_path) as (operate, ruled):
             for arguments in ({"guest": 102}, {"rule": "apart"}):
                 assert "access level operate" in await operate.refusal("ha_remove", **arguments)
                 assert "nothing is destroyed" in await ruled.refusal("ha_remove", **arguments)

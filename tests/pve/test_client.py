@@ -25,6 +25,7 @@ from quorate.problems import (
 )
 from quorate.pve.client import PveClient
 from quorate.pve.connection import Connection, Limits, Password, Secret, Token, Trust
+from quorate.pve.trust import presented_fingerprint
 from tests.rigs.certificates import Authority
 from tests.rigs.mcp_session import DrivenTime
 
@@ -206,9 +207,12 @@ class SilentPeer:
         self._address = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
         self.url = f"https://127.0.0.1:{self._address.getsockname()[1]}"
 
-    def read_request(self) -> socket.socket:
+    def shake_hands(self) -> socket.socket:
         with self._address:
-            connection, _ = self._address.accept()
+            return self._address.accept()[0]
+
+    def read_request(self) -> socket.socket:
+        connection = self.shake_hands()
         connection.recv(4096)
         return connection
 
@@ -232,3 +236,10 @@ def test_a_request_that_was_given_up_leaves_no_connection_open(tmp_path):
         asyncio.run(give_up()).close()
         gc.collect()
     assert [str(report.message) for report in reports] == []
+
+
+async def test_a_server_that_never_says_goodbye_still_shows_its_certificate(tmp_path):
+    peer = SilentPeer(tmp_path)
+    held = asyncio.create_task(asyncio.to_thread(peer.shake_hands))
+    assert await presented_fingerprint(peer.url)
+    (await held).close()

@@ -11,6 +11,7 @@ from typing import Any
 from quorate.config.homelab import HomelabSettings
 from quorate.ssh.settings import Login, SshSettings
 from tests.rigs.mcp_session import Rig, rig
+from tests.rigs.own_system import OwnSystem
 from tests.rigs.ssh_server import HOST, Host, serving
 
 TOOLSETS = ("homelab", "guests", "inside")
@@ -60,4 +61,16 @@ async def house(
         built = House(quorate, started, settings)
         if register:
             await built.register()
+        yield built
+
+
+@asynccontextmanager
+async def house_with(
+    box: OwnSystem, folder: Path, *, homelab: Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[House]:
+    """A house with this system as its only host, `box`, which root logs in to."""
+    ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=folder / "pins")
+    async with house(folder, {}, homelab={"ssh": ssh, **(homelab or {})}, **options) as built:
+        login = {"address": HOST, "port": box.port, "user": "root", "key": str(box.key_file)}
+        await built.quorate.facts("host_register", host="box", **login)
         yield built

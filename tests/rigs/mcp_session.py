@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,6 +82,19 @@ class Rig:
         assert answer.is_error, answer.structured_content
         return text_of(answer)
 
+    async def refuses(self, tool: str, words: Iterable[str], /, **arguments: Any) -> None:
+        """Make a call that must fail, with each of these words and without changing anything."""
+        before = len(self.writes)
+        text = await self.refusal(tool, **arguments)
+        for word in words:
+            assert word in text
+        assert len(self.writes) == before
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        """Method and path of every request to PVE so far, except those that only read."""
+        return [(method, path) for method, path in self.sim.requests if method != "GET"]
+
     async def submit(self, tool: str, arguments: dict[str, Any], /) -> CallToolResult:
         """Make the same call without MCP: what the server answers before the protocol encodes it."""
         self._server = self._server or self.app.server()
@@ -148,6 +161,7 @@ async def rig(
     elicitation: ElicitationFnT | None = None,
     in_memory: bool = False,
     more: Mapping[str, Any] | None = None,
+    clock: ManualClock | None = None,
     **simulator: Any,
 ) -> AsyncIterator[Rig]:
     """Start all parts on free ports; `simulator` goes to SimulatedCluster, `more` are further settings.
@@ -157,7 +171,7 @@ async def rig(
 
     With `in_memory`, requests reach the cluster without sockets and TLS, for sweeps of many calls.
     """
-    clock = ManualClock()
+    clock = clock or ManualClock()
     async with SimulatedCluster(clock=clock, **{"auth_delay": 0.0, "identity": shared_identity, **simulator}) as sim:
         target = cluster or simulated_cluster(sim)
         if limits:

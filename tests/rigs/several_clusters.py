@@ -46,7 +46,7 @@ def edge(world: World) -> None:
 class SeveralClusters(Rig):
     sims: dict[str, SimulatedCluster] = field(default_factory=dict)
 
-    def writes(self, name: str) -> list[tuple[str, str]]:
+    def writes_to(self, name: str) -> list[tuple[str, str]]:
         return [(method, path) for method, path in self.sims[name].requests if method != "GET"]
 
 

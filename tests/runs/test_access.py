@@ -260,7 +260,7 @@ async def test_a_server_leaves_runs_of_clusters_alone_that_it_does_not_have(tmp_
                 assert (await other.app.runs.blocked_runs())[name].needed is None
                 assert f"There is no run '{name}'" in await other.refusal("run_control", run=name, action="abort")
                 assert (await other.facts("run_list"))["rows"] == []
-        assert not quorate.writes("lab")
+        assert not quorate.writes_to("lab")
         assert (await quorate.app.runs.get(name)).state is RunState.RUNNING
         more = replace(prod.connection, endpoints=("https://192.0.2.1:8006", *prod.connection.endpoints))
         async with second_server(quorate, tmp_path / "b.jsonl", clusters=(replace(prod, connection=more),)) as other:

@@ -33,10 +33,6 @@ async def lean(tmp_path: Path, **options: Any) -> AsyncIterator[Rig]:
         yield quorate
 
 
-def writes(quorate: Rig) -> list[tuple[str, str]]:
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 # -- what is listed ----------------------------------------------------------------------------------------------------
 
 
@@ -77,7 +73,7 @@ async def test_a_caller_whose_credentials_only_read_sees_no_more(tmp_path):
                 "pve_change", {"operation": "guest_power", "arguments": {"guest": STOPPED_VM, "action": "start"}}
             )
             assert "outside the scope of phone" in text_of(answer)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_the_instructions_are_short_and_tell_how_it_works(tmp_path):
@@ -187,7 +183,7 @@ async def test_a_tool_never_does_worse_than_its_annotations_say(tmp_path, tool, 
     async with lean(tmp_path) as quorate:
         text = await quorate.refusal(tool, operation=operation, arguments=arguments)
         assert f"Make the same call with {right}" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_the_raw_api_runs_by_the_tool_that_fits_the_call(tmp_path):
@@ -332,7 +328,7 @@ async def test_with_several_clusters_an_operation_takes_one_of_them(tmp_path):
             "pve_change", operation="guest_power", arguments={"guest": "lab/scratch", "action": "start"}
         )
         assert done["cluster"] == "lab"
-        assert quorate.writes("prod") == []
+        assert quorate.writes_to("prod") == []
 
 
 @pytest.mark.parametrize("name", ["tool", "name", "operation_name", "op", "command"])

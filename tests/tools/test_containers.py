@@ -7,7 +7,7 @@ import pytest
 from pve_simulator.guests.guest import MIB
 from pve_simulator.storage.storages import Volume
 from tests.rigs.mcp_session import rig, second_server
-from tests.tools.test_vms import KEY, put_file, writes
+from tests.tools.test_vms import KEY, put_file
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +76,7 @@ async def test_a_template_of_the_appliance_list_is_downloaded_first(tmp_path):
     async with rig(tmp_path) as quorate:
         shown = await quorate.facts("container_create", template="alpine", dry_run=True)
         assert [step["call"].split()[1].rpartition("/")[2] for step in shown["steps"]] == ["aplinfo", "lxc"]
-        assert writes(quorate) == []
+        assert quorate.writes == []
         ct, facts = await created(quorate, template="alpine", node="pve1", start=True)
         assert [step["state"] for step in facts["steps"]] == ["done"] * 3
         assert [volid for name in ("local", "nas") for volid in templates(quorate, name) if ALPINE in volid]
@@ -123,17 +123,6 @@ async def test_both_versions_of_pve_take_the_whole_plan(tmp_path, version):
         assert ct.config["unprivileged"] == 1
 
 
-async def test_a_taken_id_is_refused_with_the_name_of_its_holder_and_a_free_one(tmp_path):
-    async with rig(tmp_path) as quorate:
-        before = dict(quorate.sim.world.guests)
-        free = quorate.sim.world.next_free_vmid()
-        text = await quorate.refusal("container_create", template="debian-13", vmid=200)
-        assert "The vmid 200 is taken" in text
-        assert "pihole" in text
-        assert f"such as {free}" in text
-        assert quorate.sim.world.guests == before
-
-
 async def test_an_id_claimed_during_the_download_is_replaced_and_nothing_is_downloaded_twice(tmp_path):
     async with rig(tmp_path) as quorate, second_server(quorate, tmp_path / "other.jsonl") as other:
         answers = await asyncio.gather(
@@ -144,7 +133,7 @@ async def test_an_id_claimed_during_the_download_is_replaced_and_nothing_is_down
         )
         assert len({facts["vmid"] for facts in answers}) == 2
         assert all(facts["result"] == "done" for facts in answers)
-        downloads = [path for _, path in writes(quorate) if path.endswith("aplinfo")]
+        downloads = [path for _, path in quorate.writes if path.endswith("aplinfo")]
         assert len(downloads) == 2  # one for each server, none for the second try
 
 
@@ -191,7 +180,7 @@ async def test_what_pve_would_refuse_is_refused_before_with_a_way_out(tmp_path, 
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("container_create", **{"template": "debian-13", **arguments})
         assert [word for word in words if word not in text] == [], text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_privileged_container_is_made_only_when_asked_for(tmp_path):
@@ -216,9 +205,9 @@ async def test_a_template_larger_than_the_root_disk_fails_with_the_reason(tmp_pa
 )
 async def test_what_only_root_may_set_is_refused_to_a_token_even_in_a_dry_run(tmp_path, options):
     async with rig(tmp_path) as quorate:
-        before = writes(quorate)
+        before = quorate.writes
         for dry_run in (True, False):
             text = await quorate.refusal("container_create", template="debian-13", options=options, dry_run=dry_run)
             assert f"may not set {next(iter(options))}" in text
             assert "only root@pam logged in with a password" in text
-        assert writes(quorate) == before
+        assert quorate.writes == before

@@ -25,10 +25,6 @@ def volid_of(quorate, vmid, key):
     return str(guest(quorate, vmid).config[key]).split(",")[0]
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 # -- add ---------------------------------------------------------------------------------------------------------------
 
 
@@ -187,10 +183,7 @@ async def test_an_appliance_archive_needs_a_storage_of_files_with_images(tmp_pat
 )
 async def test_a_disk_that_cannot_be_made_is_refused_with_what_would_go(tmp_path, vmid, arguments, words):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("disk_add", guest=vmid, **arguments)
-        for word in words:
-            assert word in text
-        assert writes(quorate) == []
+        await quorate.refuses("disk_add", words, guest=vmid, **arguments)
 
 
 async def test_force_overcommits_a_storage_with_a_warning(tmp_path):
@@ -236,10 +229,7 @@ async def test_growing_says_what_is_left_to_do_inside_a_vm(tmp_path):
 )
 async def test_a_resize_that_cannot_work_is_refused(tmp_path, arguments, words):
     async with rig(tmp_path) as quorate:
-        text = await quorate.refusal("disk_change", action="resize", guest=VM, **arguments)
-        for word in words:
-            assert word in text
-        assert writes(quorate) == []
+        await quorate.refuses("disk_change", words, action="resize", guest=VM, **arguments)
 
 
 async def test_a_cd_drive_is_neither_resized_nor_moved(tmp_path):
@@ -277,7 +267,7 @@ async def test_a_lost_answer_to_a_resize_is_followed_and_not_sent_again(tmp_path
         facts = await quorate.facts("disk_change", action="resize", guest=VM, size="+1G")
         assert facts["result"] == "done"
         assert volume(quorate, VM, volid_of(quorate, VM, "scsi0")).size == before + GIB
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 # -- move --------------------------------------------------------------------------------------------------------------
@@ -381,7 +371,7 @@ async def test_the_boot_disk_is_guarded(tmp_path):
             assert "boots from it" in text
             assert "force=true" in text
             assert "rootfs" in await quorate.refusal(tool, guest=STOPPED_CT, disk="rootfs", force=True, **action)
-        assert writes(quorate) == []
+        assert quorate.writes == []
         await quorate.facts("disk_change", action="detach", guest=STOPPED_VM, disk="scsi0", force=True)
         facts = await quorate.facts("disk_change", action="attach", guest=STOPPED_VM)
         assert "boot=[scsi0]" in facts["next"]
@@ -439,7 +429,7 @@ async def test_every_action_takes_only_what_belongs_to_it(tmp_path, arguments, w
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("disk_change", guest=VM, **arguments)
         assert all(word in text for word in words), text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_destroying_needs_the_access_level_for_it(tmp_path):
@@ -487,7 +477,7 @@ async def test_a_mount_point_whose_answer_is_lost_is_found(tmp_path):
     async with rig(tmp_path, faults=["drop:after:PUT:/nodes/*/lxc/*/config"]) as quorate:
         facts = await quorate.facts("disk_add", guest=STOPPED_CT, size=1, path="/a")
         assert "effect was found" in facts["note"]
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 @pytest.mark.parametrize("cut", ["drop:after", "drop:mid", "596"])
@@ -495,5 +485,5 @@ async def test_a_disk_whose_answer_is_lost_is_made_once(tmp_path, cut):
     async with rig(tmp_path, faults=[f"{cut}:POST:/nodes/*/qemu/*/config"]) as quorate:
         answer = await quorate.call("disk_add", guest=VM, size=1)
         made = [key for key in guest(quorate, VM).config if key.startswith("scsi") and key[4:].isdecimal()]
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
         assert answer.is_error == (made == ["scsi0"])

@@ -10,10 +10,6 @@ from tests.rigs.mcp_session import rig, second_server
 pytestmark = pytest.mark.anyio
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 def guests_tagged(quorate, tag):
     return [guest for guest in quorate.sim.world.guests.values() if tag in str(guest.config.get("tags", "")).split(";")]
 
@@ -26,7 +22,7 @@ async def test_a_dry_run_lists_the_targets_and_touches_none(tmp_path):
             for guest in sorted(guests_tagged(quorate, "prod"), key=lambda guest: guest.vmid)
         ]
         assert len(facts["steps"]) == len(facts["targets"])
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_all_that_fit_the_filter_are_switched_and_reported(tmp_path):
@@ -71,7 +67,7 @@ async def test_guests_that_cannot_be_switched_are_failures_next_to_those_that_ca
         facts = answer.structured_content
         assert answer.is_error
         assert facts["result"] == "1 of 2 done"
-        assert writes(quorate) == [("POST", "/nodes/pve1/lxc/200/status/reboot")]
+        assert quorate.writes == [("POST", "/nodes/pve1/lxc/200/status/reboot")]
         (failure,) = facts["failures"]
         assert "vm 107" in failure
         assert "is stopped, so it cannot be rebooted" in failure
@@ -90,7 +86,7 @@ async def test_guests_whose_backup_is_not_allowed_are_failures_and_the_others_ar
         (failure,) = answer.structured_content["failures"]
         assert "may not back up vm 108" in failure
         assert "VM.Backup on /vms/108" in failure
-        assert writes(quorate) == [("POST", "/nodes/pve2/vzdump")]
+        assert quorate.writes == [("POST", "/nodes/pve2/vzdump")]
 
 
 async def test_guests_of_a_node_that_is_away_are_failures_and_the_others_are_switched(tmp_path):
@@ -112,7 +108,7 @@ async def test_locked_guests_are_failures_even_if_there_is_nothing_to_do_for_the
         assert facts["result"] == "failed"
         assert "ct 207" in facts["unchanged"][0]
         assert "locked (backup)" in facts["failures"][0]
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_snapshots_without_a_name_share_one_made_from_the_time(tmp_path):
@@ -142,7 +138,7 @@ async def test_a_tag_whose_answer_was_lost_is_found_to_be_there(tmp_path):
     async with rig(tmp_path, faults=["drop:after:PUT:/nodes/*/config"]) as quorate:
         facts = await quorate.facts("guest_bulk", action="tag", guests=[107], tags=["seen"])
         assert "effect was found" in facts["note"]
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 async def test_each_guest_is_backed_up_on_its_own_node_and_nothing_is_pruned(tmp_path):
@@ -156,7 +152,7 @@ async def test_each_guest_is_backed_up_on_its_own_node_and_nothing_is_pruned(tmp
             volume.vmid for volume in quorate.sim.world.storages["nas"].volumes("pve1") if volume.content == "backup"
         }
         assert {107, 206, 108} <= held
-        assert {path for _, path in writes(quorate)} == {f"/nodes/pve{number}/vzdump" for number in (1, 2, 3)}
+        assert {path for _, path in quorate.writes} == {f"/nodes/pve{number}/vzdump" for number in (1, 2, 3)}
 
 
 async def test_a_backup_that_pve_accepts_but_does_not_begin_is_a_failure(tmp_path):
@@ -179,7 +175,7 @@ async def test_more_guests_than_the_limit_are_refused_with_their_number(tmp_path
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_bulk", action="reboot", status="running", limit=3)
         assert "guests match, more than limit=3" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +198,7 @@ async def test_an_impossible_change_is_refused_with_the_next_step(tmp_path, argu
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_bulk", **arguments)
         assert all(word in text for word in words), text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_one_failure_is_reported_and_the_others_continue(tmp_path):

@@ -9,10 +9,6 @@ from tests.rigs.mcp_session import rig
 pytestmark = pytest.mark.anyio
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 async def test_a_stopped_vm_is_copied_in_full_under_the_next_free_id(tmp_path):
     async with rig(tmp_path) as quorate:
         world = quorate.sim.world
@@ -81,7 +77,7 @@ async def test_a_dry_run_shows_the_calls_and_clones_nothing(tmp_path):
             f"POST /nodes/pve3/lxc/206/clone newid={facts['vmid']}",
             f"POST /nodes/pve3/lxc/{facts['vmid']}/status/start",
         ]
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_taken_id_is_refused_with_its_owner_and_the_next_step(tmp_path):
@@ -90,7 +86,7 @@ async def test_a_taken_id_is_refused_with_its_owner_and_the_next_step(tmp_path):
         assert "200 is taken" in text
         assert "pihole" in text
         assert "leave vmid out" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 @pytest.mark.parametrize(
@@ -108,14 +104,14 @@ async def test_if_the_chosen_id_is_snatched_away_the_next_one_is_taken(tmp_path,
         assert facts["result"] == "done"
         assert facts["vmid"] == 111
         assert set(quorate.sim.world.guests) - before == {111}
-        assert len(writes(quorate)) == 2
+        assert len(quorate.writes) == 2
 
 
 async def test_an_id_that_was_asked_for_is_never_replaced_by_another(tmp_path):
     fault = "500:unable to create VM 300: config file already exists:POST:/nodes/*/clone;count=1"
     async with rig(tmp_path, faults=[fault]) as quorate:
         assert "already exists" in await quorate.refusal("guest_clone", guest=9000, vmid=300)
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 async def test_many_clones_at_once_get_an_id_each(tmp_path):
@@ -136,7 +132,7 @@ async def test_a_lost_answer_does_not_clone_twice(tmp_path):
         facts = await quorate.facts("guest_clone", guest=9000)
         assert "answer was lost" in facts["note"]
         assert len(quorate.sim.world.guests) == before + 1
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 async def test_a_clone_that_outlasts_the_wait_says_what_is_still_to_be_done(tmp_path):
@@ -190,7 +186,7 @@ async def test_an_impossible_clone_is_refused_with_the_next_step(tmp_path, argum
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_clone", **arguments)
         assert all(word in text for word in words), text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_clone_to_an_offline_node_is_refused(tmp_path):
@@ -235,4 +231,4 @@ async def test_a_guest_that_cannot_become_a_template_is_refused_with_the_reason(
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("guest_template", guest=vmid)
         assert all(word in text for word in words), text
-        assert writes(quorate) == []
+        assert quorate.writes == []

@@ -11,10 +11,6 @@ from tests.rigs.mcp_session import rig
 pytestmark = pytest.mark.anyio
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 def volumes_of(quorate, vmid):
     return [
         volume.volid
@@ -54,7 +50,7 @@ async def test_a_running_guest_is_stopped_first_only_on_request(tmp_path, vmid, 
         assert f"is {word}" in text
         assert "stop=true" in text
         assert f"guest_power guest={vmid} action=shutdown" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
         facts = await quorate.facts("guest_delete", guest=vmid, stop=True)
         assert [step["state"] for step in facts["steps"]] == ["done", "done"]
         assert vmid not in quorate.sim.world.guests
@@ -66,7 +62,7 @@ async def test_if_the_stop_fails_nothing_is_deleted(tmp_path):
         assert answer.is_error
         assert [step["state"] for step in answer.structured_content["steps"]] == ["failed", "not tried"]
         assert 104 in quorate.sim.world.guests
-        assert not any(method == "DELETE" for method, _ in writes(quorate))
+        assert not any(method == "DELETE" for method, _ in quorate.writes)
 
 
 async def test_a_guest_under_ha_is_stopped_to_the_end_and_deleted_with_purge(tmp_path):
@@ -117,7 +113,7 @@ async def test_a_protected_guest_is_refused_and_protection_stays_on(tmp_path, vm
         text = await quorate.refusal("guest_delete", guest=vmid, stop=True, purge=True)
         assert "protected against deletion" in text
         assert quorate.sim.world.guests[vmid].config["protection"] == 1
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_template_with_linked_clones_names_them(tmp_path):
@@ -137,7 +133,7 @@ async def test_the_right_guest_or_none(tmp_path):
         quorate.sim.world.guests[107].touch()
         assert "Did you mean" in await quorate.refusal("guest_delete", guest="test-vmm")
         assert "Give the vmid instead" in await quorate.refusal("guest_delete", guest="test-vm")
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_lost_answer_does_not_delete_twice(tmp_path):
@@ -145,7 +141,7 @@ async def test_a_lost_answer_does_not_delete_twice(tmp_path):
         facts = await quorate.facts("guest_delete", guest=108)
         assert "answer was lost" in facts["note"]
         assert 108 not in quorate.sim.world.guests
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 async def test_deleting_needs_access_admin(tmp_path):

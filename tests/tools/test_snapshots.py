@@ -9,10 +9,6 @@ from tests.rigs.mcp_session import rig
 pytestmark = pytest.mark.anyio
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 async def test_the_list_is_a_tree_with_age_memory_and_where_the_guest_is_now(tmp_path):
     async with rig(tmp_path) as quorate:
         guest = quorate.sim.world.guests[108]
@@ -72,7 +68,7 @@ async def test_the_rules_for_names_are_explained_before_anything_is_sent(tmp_pat
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("snapshot_create", guest=107, snapshot=name)
         assert all(word in text for word in words), text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_the_name_vzdump_is_reserved_for_containers_only(tmp_path):
@@ -94,7 +90,7 @@ async def test_an_impossible_snapshot_is_refused_with_the_next_step(tmp_path, vm
         quorate.sim.world.guests[101].config["scsi0"] = "nas:101/vm-101-disk-0.raw,size=32G"
         text = await quorate.refusal("snapshot_create", guest=vmid, snapshot="clean")
         assert all(word in text for word in words), text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_only_the_disks_that_prevent_a_snapshot_are_named(tmp_path):
@@ -112,14 +108,14 @@ async def test_a_description_is_changed_and_an_equal_one_is_not_sent(tmp_path):
             quorate.sim.world.guests[203].snapshots["pre-migration"].description == "keep\n"
         )  # PVE ends it with a line
         assert facts["result"] == "nothing to do"
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 async def test_a_description_is_recognized_after_its_answer_is_lost(tmp_path):
     async with rig(tmp_path, faults=["drop:after:PUT:/nodes/*/snapshot/*"]) as quorate:
         facts = await quorate.facts("snapshot_update", guest=108, snapshot="clean", description="new")
         assert "effect was found" in facts["note"]
-        assert len(writes(quorate)) == 1
+        assert len(quorate.writes) == 1
 
 
 async def test_going_back_brings_the_old_state_and_starts_on_request(tmp_path):
@@ -180,7 +176,7 @@ async def test_an_unknown_snapshot_is_answered_with_those_there_are(tmp_path, to
         more = {"description": "x"} if tool == "snapshot_update" else {}
         assert "clean, configured" in await quorate.refusal(tool, guest=108, snapshot="nope", **more)
         assert "snapshot_create" in await quorate.refusal(tool, guest=107, snapshot="nope", **more)
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_at_access_operate_snapshots_are_taken_but_nothing_is_lost(tmp_path):

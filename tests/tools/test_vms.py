@@ -21,10 +21,6 @@ def put_file(quorate, volid, content, *, node="pve1", fmt="qcow2", size=3 * GIB,
     storage.add(node, Volume(volid, content, fmt, size, size, 0, virtual_size=virtual_size))
 
 
-def writes(quorate):
-    return [(method, path) for method, path in quorate.sim.requests if method != "GET"]
-
-
 async def created(quorate, **arguments):
     facts = await quorate.facts("vm_create", **arguments)
     return quorate.sim.world.guests[facts["vmid"]], facts
@@ -57,7 +53,7 @@ async def test_a_dry_run_changes_nothing_and_keeps_no_id(tmp_path):
         shown = [(await quorate.facts("vm_create", name="web", dry_run=True))["vmid"] for _ in range(2)]
         assert shown[0] == shown[1]
         assert set(quorate.sim.world.guests) == before
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_the_configured_defaults_come_first(tmp_path):
@@ -233,16 +229,20 @@ async def test_both_versions_of_pve_take_the_whole_plan(tmp_path, version):
 # -- numbers and races -------------------------------------------------------------------------------------------------
 
 
-async def test_a_taken_id_is_refused_with_the_name_of_its_holder_and_a_free_one(tmp_path):
+@pytest.mark.parametrize(
+    ("tool", "arguments", "holder"),
+    [
+        ("vm_create", {"name": "web", "vmid": 101}, "homeassistant"),
+        ("container_create", {"template": "debian-13", "vmid": 200}, "pihole"),
+    ],
+)
+async def test_a_taken_id_is_refused_with_the_name_of_its_holder_and_a_free_one(tmp_path, tool, arguments, holder):
     async with rig(tmp_path) as quorate:
         before = dict(quorate.sim.world.guests)
         free = quorate.sim.world.next_free_vmid()
-        text = await quorate.refusal("vm_create", name="web", vmid=101)
-        assert "The vmid 101 is taken" in text
-        assert "homeassistant" in text
-        assert f"such as {free}" in text
+        await quorate.refuses(tool, [f"The vmid {arguments['vmid']} is taken", holder, f"such as {free}"], **arguments)
         assert quorate.sim.world.guests == before
-        assert "100 to 999999999" in await quorate.refusal("vm_create", vmid=99)
+        assert "100 to 999999999" in await quorate.refusal(tool, **{**arguments, "vmid": 99})
 
 
 async def test_many_at_once_get_an_id_each(tmp_path):
@@ -340,7 +340,7 @@ async def test_what_pve_would_refuse_is_refused_before_with_a_way_out(tmp_path, 
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("vm_create", **arguments)
         assert [word for word in words if word not in text] == [], text
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_private_key_by_mistake_is_refused_and_written_nowhere(tmp_path):
@@ -366,7 +366,7 @@ async def test_an_image_counts_by_the_disk_in_it_and_not_by_its_file(tmp_path):
         for image in ("cloud.qcow2", volid):
             text = await quorate.refusal("vm_create", node="pve1", disks=[{"import_from": image, "size": "2G"}])
             assert "makes a disk of 4G, more than 2G" in text
-        assert writes(quorate) == []
+        assert quorate.writes == []
         vm, facts = await created(quorate, node="pve1", disks=[{"import_from": "cloud.qcow2", "size": "4G"}])
         assert "size=4G" in vm.config["scsi0"]
         assert "steps" not in facts
@@ -468,13 +468,13 @@ async def test_who_may_create_only_in_a_pool_creates_there_and_starts_it(tmp_pat
 )
 async def test_what_only_root_may_set_is_refused_to_a_token_even_in_a_dry_run(tmp_path, options):
     async with rig(tmp_path) as quorate:
-        before = writes(quorate)
+        before = quorate.writes
         for dry_run in (True, False):
             text = await quorate.refusal("vm_create", name="web", options=options, dry_run=dry_run)
             assert f"may not set {next(iter(options))}" in text
             assert "only root@pam logged in with a password" in text
             assert "qm set VMID" in text
-        assert writes(quorate) == before
+        assert quorate.writes == before
 
 
 async def test_a_tag_with_a_blank_in_it_is_refused_and_not_split(tmp_path):
@@ -504,7 +504,7 @@ async def test_a_list_or_an_object_in_place_of_a_single_value_is_refused_by_the_
             assert words in await quorate.refusal("vm_create", name="web", **arguments), arguments
         plan = await quorate.facts("vm_create", name="web", networks=[{"trunks": [20, 30]}], dry_run=True)
         assert "trunks=20;30" in plan["steps"][0]["call"]
-        assert writes(quorate) == []
+        assert quorate.writes == []
 
 
 async def test_a_small_disk_is_written_in_digits_as_pve_takes_them(tmp_path):

@@ -162,17 +162,22 @@ def replace_target(observation: Observation, target: str) -> Observation:
     return Observation(observation.kind, target, observation.severity, f"{target} is offline", "view")
 
 
+async def notify_until_given_up(watched: Watched) -> None:
+    """Report trouble for as long as a channel that fails is retried."""
+    await observe(watched.watch, TROUBLE)
+    for _ in range(4):
+        await watched.watch.notify()
+        await watched.watch._observe_server()
+        await watched.quorate.clock.advance(700)
+    await watched.watch.notify()
+
+
 async def test_a_failing_channel_is_retried_and_reported_elsewhere(tmp_path):
     async with http_receiver() as broken, http_receiver() as well:
         broken.status = 503
         channels = (channel("broken", "slack", broken), channel("well", "slack", well))
         async with with_channels(tmp_path, *channels) as watched:
-            await observe(watched.watch, TROUBLE)
-            for _ in range(4):
-                await watched.watch.notify()
-                await watched.watch._observe_server()
-                await watched.quorate.clock.advance(700)
-            await watched.watch.notify()
+            await notify_until_given_up(watched)
             texts = [message.json["text"] for message in well.messages]
             assert len(texts) == 2
             assert "Messages on channel broken failed 3 times in a row: 127.0.0.1 answered 503" in texts[1]
@@ -275,12 +280,7 @@ async def test_a_receiver_that_repeats_a_secret_is_not_quoted_with_it(tmp_path, 
         receiver.status, receiver.repeats = 404, True
         channels = (channel("a", type, receiver), channel("b", "slack", other))
         async with with_channels(tmp_path, *channels) as watched:
-            await observe(watched.watch, TROUBLE)
-            for _ in range(4):
-                await watched.watch.notify()
-                await watched.watch._observe_server()
-                await watched.quorate.clock.advance(700)
-            await watched.watch.notify()
+            await notify_until_given_up(watched)
             texts = [str([delivery.error for delivery in await watched.watch.deliveries(99)])]
             texts += [
                 str(await watched.quorate.facts("finding_list")),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate.cli import doctor_cluster
+from quorate.cli.doctor_endpoint import check_reachable
 from quorate.cli.doctor_findings import Findings
 from quorate.cli.grants import ALMIGHTY, MONITOR, grant_script
 from quorate.cli.prompts import TRIES, ask, ask_secret, ask_until, choose, confirm, is_interactive
@@ -19,11 +20,12 @@ from quorate.config import ConfigError
 from quorate.config.connection import TOKEN_NAME_RULE, as_fingerprint, read_endpoints
 from quorate.config.sources import Rank, RawSetting, Source, text_of
 from quorate.operations.privileges import describe_withheld
+from quorate.pbs.client import PbsClient
 from quorate.pipeline.redaction import clean_text
 from quorate.problems import AuthenticationFailed, Problem
 from quorate.pve.client import PveClient
 from quorate.pve.cluster import Cluster
-from quorate.pve.connection import Connection, Limits, Secret, Token, Trust
+from quorate.pve.connection import PVE, Connection, Limits, Product, Secret, Token, Trust
 from quorate.pve.trust import fetch_certificate, objection
 
 if TYPE_CHECKING:
@@ -48,25 +50,27 @@ class TokenSecret:
 # -- the address and its certificate -----------------------------------------------------------------------------------
 
 
-def reach_node(options: argparse.Namespace) -> tuple[str, Trust]:
+def reach_server(options: argparse.Namespace, product: Product = PVE) -> tuple[str, Trust]:
     """The endpoint and how its certificate is trusted. An address that was typed wrong is asked for again."""
+    question = "Address of a Proxmox VE node" if product is PVE else "Address of the Proxmox Backup Server"
     for left in reversed(range(1 if options.host else TRIES)):
-        text = options.host or ask("Address of a Proxmox VE node", "--host")
+        text = options.host or ask(question, "--host" if product is PVE else "--pbs")
         try:
-            endpoint = _endpoint(text)
-            shown, why = asyncio.run(_inspect_certificate(endpoint, _pinned_trust(options)))
+            endpoint = _endpoint(text, product)
+            shown, why = asyncio.run(_inspect_certificate(endpoint, _pinned_trust(options), product))
         except (ConfigError, SetupStopped) as problem:
             if not left:
                 raise
             print(f"{problem}\n")
         else:
             options.host = text
-            return endpoint, _choose_trust(options, endpoint, shown, why)
+            return endpoint, _choose_trust(options, endpoint, shown, why, product)
     raise AssertionError("the last try ends it")
 
 
-def _endpoint(text: str) -> str:
-    return read_endpoints({"address": [RawSetting("--host", text, Source(Rank.ARGUMENTS))]})[0]
+def _endpoint(text: str, product: Product) -> str:
+    option = "--host" if product is PVE else "--pbs"
+    return read_endpoints({"address": [RawSetting(option, text, Source(Rank.ARGUMENTS))]}, product)[0]
 
 
 def _pinned_trust(options: argparse.Namespace) -> Trust:
@@ -74,19 +78,22 @@ def _pinned_trust(options: argparse.Namespace) -> Trust:
     return Trust(fingerprint=as_fingerprint(fingerprint, "--fingerprint")) if fingerprint else Trust()
 
 
-async def _inspect_certificate(endpoint: str, trust: Trust) -> tuple[Certificate, str | None]:
+async def _inspect_certificate(endpoint: str, trust: Trust, product: Product) -> tuple[Certificate, str | None]:
     """The certificate, and why it is not trusted."""
     findings = Findings(endpoint)
-    if not await doctor_cluster.check_reachable(endpoint, findings):
+    if not await check_reachable(endpoint, findings, product):
         raise SetupStopped(describe(findings))
     try:
         shown = await fetch_certificate(endpoint)
         return shown, await objection(endpoint, trust, shown)
     except (TimeoutError, OSError):  # TLS errors are OSErrors
-        raise SetupStopped(f"{endpoint} does not speak TLS. Check the port (PVE's is 8006).") from None
+        port = f"Check the port ({product.name}'s is {product.port})."
+        raise SetupStopped(f"{endpoint} does not speak TLS. {port}") from None
 
 
-def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate, why: str | None) -> Trust:
+def _choose_trust(
+    options: argparse.Namespace, endpoint: str, shown: Certificate, why: str | None, product: Product
+) -> Trust:
     """How to verify the certificate: by the system's CAs, or by the fingerprint that a person has confirmed."""
     pinned = _pinned_trust(options)
     if why is None:
@@ -96,13 +103,14 @@ def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate
     if pinned.fingerprint:
         raise SetupStopped(
             f"The certificate of {endpoint} has another fingerprint: {shown.fingerprint}. "
-            "Compare with `pvenode cert info` on the node; if it differs, someone may be intercepting the connection."
+            f"Compare with `{product.show_certificate}` on the node; if it differs, someone may be intercepting the "
+            "connection."
         )
-    _show_certificate(endpoint, shown)
+    _show_certificate(endpoint, shown, product)
     if not is_interactive():
         raise SetupStopped(
-            "There is no terminal to confirm the fingerprint. Compare it with `pvenode cert info` on the node, then "
-            "pass it as --fingerprint."
+            f"There is no terminal to confirm the fingerprint. Compare it with `{product.show_certificate}` on the "
+            "node, then pass it as --fingerprint."
         )
     if not confirm("Do they match?"):
         raise SetupStopped("The certificate was not trusted.")
@@ -110,15 +118,15 @@ def _choose_trust(options: argparse.Namespace, endpoint: str, shown: Certificate
     return _pinned_trust(options)
 
 
-def _show_certificate(endpoint: str, shown: Certificate) -> None:
-    print(f"\nThis system does not trust the certificate of {endpoint}, which is normal for PVE:")
+def _show_certificate(endpoint: str, shown: Certificate, product: Product) -> None:
+    print(f"\nThis system does not trust the certificate of {endpoint}, which is normal for {product.name}:")
     print(f"  subject  {clean_text(shown.subject)}")
     print(f"  issuer   {clean_text(shown.issuer)}")
     print(f"  valid    {shown.begins:%Y-%m-%d} to {shown.ends:%Y-%m-%d}")
     print(f"  SHA-256  {shown.fingerprint}")
     if shown.ends < datetime.now(UTC):
-        print("  WARNING: IT HAS EXPIRED. Renew it first with `pvecm updatecerts --force` on the node.")
-    print("Compare the SHA-256 fingerprint with the output of this command on the node: pvenode cert info")
+        print(f"  WARNING: IT HAS EXPIRED. Renew it first with `{product.renew_certificate}` on the node.")
+    print(f"Compare the SHA-256 fingerprint with the output of this command on the node: {product.show_certificate}")
 
 
 # -- the token ---------------------------------------------------------------------------------------------------------
@@ -127,16 +135,16 @@ def _show_certificate(endpoint: str, shown: Certificate) -> None:
 def choose_token(options: argparse.Namespace, level: str, toolsets: Sequence[str]) -> str:
     """The token's id, after showing how to create it, unless its secret is already in a file."""
     if options.token_id or options.yes:
-        token_id = _token_id(options.token_id or USUAL_TOKEN)
+        token_id = as_token_id(options.token_id or USUAL_TOKEN)
     else:
-        token_id = ask_until("\nAPI token (need not exist yet)", "--token-id", _token_id, default=USUAL_TOKEN)
+        token_id = ask_until("\nAPI token (need not exist yet)", "--token-id", as_token_id, default=USUAL_TOKEN)
     options.token_id = token_id
     if options.token_secret_file is None:
         _show_script(options, token_id, level, toolsets)
     return token_id
 
 
-def _token_id(text: str) -> str:
+def as_token_id(text: str) -> str:
     if not _TOKEN_ID.fullmatch(text):
         raise ConfigError(f"The token must look like user@realm!name, such as {USUAL_TOKEN}. {TOKEN_NAME_RULE}")
     return text
@@ -163,12 +171,14 @@ def _show_script(options: argparse.Namespace, token_id: str, level: str, toolset
         print(MONITOR)
 
 
-def log_in(options: argparse.Namespace, endpoint: str, trust: Trust, token_id: str) -> tuple[TokenSecret, Connection]:
+def log_in(
+    options: argparse.Namespace, endpoint: str, trust: Trust, token_id: str, product: Product = PVE
+) -> tuple[TokenSecret, Connection]:
     """The secret that works; a typed one has three tries."""
     for left in reversed(range(1 if options.token_secret_file else TRIES)):
         secret = _secret(options, token_id)
         limits = Limits(request_seconds=10, total_seconds=20)
-        connection = Connection((endpoint,), Token(token_id, Secret(secret.text)), trust, limits)
+        connection = Connection((endpoint,), Token(token_id, Secret(secret.text)), trust, limits, product)
         try:
             version = asyncio.run(_version(connection))
         except AuthenticationFailed as problem:
@@ -178,7 +188,8 @@ def log_in(options: argparse.Namespace, endpoint: str, trust: Trust, token_id: s
             continue
         except Problem as problem:
             raise SetupStopped(str(problem)) from None
-        print(f"\n{token_id} is accepted; the cluster runs PVE {version}.")
+        where = "cluster" if product is PVE else "server"
+        print(f"\n{token_id} is accepted; the {where} runs {product.name} {version}.")
         return secret, connection
     raise AssertionError("the last try ends it")
 
@@ -191,12 +202,12 @@ def _secret(options: argparse.Namespace, token_id: str) -> TokenSecret:
         file = file.expanduser().absolute()
         text = text_of(file, "file of the secret,").strip()
     if not text or not text.isprintable():
-        raise ConfigError("That is not a token secret: it is one line, as shown by `pveum user token add`.")
+        raise ConfigError("That is not a token secret: it is one line, shown once when the token is created.")
     return TokenSecret(text, file)
 
 
 async def _version(connection: Connection) -> str:
-    client = PveClient(connection)
+    client = PveClient(connection) if connection.product is PVE else PbsClient(connection)
     try:
         return clean_text(str((await client.get("/version")).get("version", "of an unknown version")))
     finally:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from quorate.cli.doctor_backup_server import check_backup_server
 from quorate.cli.doctor_cluster import check_cluster
 from quorate.cli.doctor_findings import HERE, Findings
 from quorate.cli.options import FAILED, OK, add_command, cluster_options, gate_options, only_cluster, with_demo_cluster
@@ -37,8 +38,8 @@ def check_settings(settings: Settings) -> Findings:
     findings = Findings(HERE)
     for note in settings.notes:
         findings.ok("settings", note)
-    if settings.problem and {*(settings.toolsets or ())} & {*HOMELAB, "homelab"}:
-        findings.ok("settings", f"access {settings.access}; no cluster (plain hosts need none)")
+    if settings.problem and (settings.backup_servers or {*(settings.toolsets or ())} & {*HOMELAB, "homelab"}):
+        findings.ok("settings", f"access {settings.access}; no cluster (plain hosts and backup servers need none)")
         return findings
     if settings.problem:
         findings.fail("settings", settings.problem, "Correct that setting, or run `quorate init`")
@@ -229,6 +230,7 @@ async def _check(settings: Settings, demo: bool) -> list[Finding]:
             check_cluster(cluster, (cluster.access or settings.access).value, toolsets, clock, simulated=demo)
             for cluster in settings.clusters
         ),
+        *(check_backup_server(server, settings.access, clock) for server in settings.backup_servers),
         check_hosts(settings, clock),
     )
     return [*check_settings(settings), *(finding for part in parts for finding in part)]

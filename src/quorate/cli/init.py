@@ -20,7 +20,7 @@ from quorate.cli.connection import (
     check_privileges,
     choose_token,
     log_in,
-    reach_node,
+    reach_server,
 )
 from quorate.cli.options import FAILED, OK, add_command
 from quorate.cli.prompts import TRIES, ask_until, choose, choose_passphrase, confirm, is_interactive
@@ -59,6 +59,7 @@ NO_CLIENT = "none"
 def add(commands: Any) -> None:
     init = add_command(commands, "init", _init)
     init.add_argument("--host", metavar="ADDRESS", help="a node of the cluster, such as pve1.example.com or 10.0.0.5")
+    init.add_argument("--pbs", metavar="ADDRESS", nargs="?", const="", help="add a Proxmox Backup Server instead")
     init.add_argument("--access", choices=tuple(LEVELS), help="access level")
     init.add_argument("--toolsets", metavar="A,B", help="tools to serve: default, +NAME to add to it, all, homelab")
     init.add_argument("--pve", choices=("8", "9"), help="version of Proxmox VE, for the script to run there")
@@ -81,6 +82,10 @@ def add(commands: Any) -> None:
 def _init(options: argparse.Namespace) -> int:
     file = (options.config or usual_config_file(os.environ)).expanduser().absolute()
     options.adds = file.exists() and not options.overwrite
+    if options.pbs is not None:
+        from quorate.cli.init_backup_server import add_backup_server  # rarely needed
+
+        return add_backup_server(options, file)
     if options.adds and _only_client(options):
         _set_up_client(options, file)
         _suggest(options, file, load(file=file, tolerate=True).toolsets)
@@ -125,7 +130,7 @@ def _ask_all(options: argparse.Namespace, file: Path) -> tuple[Sequence[str] | N
 
     Questions are asked outside an event loop, because Ctrl-C would not reach them inside one.
     """
-    endpoint, trust = reach_node(options)
+    endpoint, trust = reach_server(options)
     options.access = level = _level(options)
     chosen = load(file=file, tolerate=True).toolsets if options.adds else _toolsets(options)
     toolsets = _toolsets_for_pve(chosen)

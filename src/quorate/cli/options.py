@@ -125,7 +125,7 @@ def require_usable(settings: Settings, options: argparse.Namespace) -> Settings:
     """The settings for the chosen cluster. Raises ConfigError if a cluster is needed and there is none."""
     if options.demo:
         return settings
-    if settings.problem and not _is_about_homelab(options, settings):
+    if settings.problem and not settings.backup_servers and not _is_about_homelab(options, settings):
         raise ConfigError(settings.problem)
     return only_cluster(settings, options.cluster)
 

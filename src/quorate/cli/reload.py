@@ -26,7 +26,13 @@ TAKEN = (
 """What the server takes at once; access and rules of a cluster, too."""
 UNRELATED = ("clusters", "warnings", "notes", "config_file", "problem", "gate_chosen")
 """Compared in another way, or follows from the rest."""
-NAMES = {"policy": "rules and limits", "command_rules": "[inside]", "upload_dirs": "[images]"}
+NAMES = {
+    "policy": "rules and limits",
+    "command_rules": "[inside]",
+    "guest_defaults": "[defaults]",
+    "upload_dirs": "[images]",
+    "image_catalog": "[images.catalog]",
+}
 TABLES = ("homelab", "http", "watch")
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""quorate trust: trust the SSH key of a host."""
+"""quorate trust: trust the SSH key of a host; show the certificate of a backup server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from quorate.cli.options import FAILED, OK, add_command, with_store
-from quorate.config import ConfigError
+from quorate.config import ConfigError, load
 from quorate.config.files import usual_pins
 from quorate.homelab.host import Hosts
+from quorate.pipeline.redaction import clean_text
 from quorate.problems import NotConfigured
+from quorate.pve.connection import PBS
+from quorate.pve.trust import fetch_certificate, objection
 from quorate.ssh.host_keys import PREFERRED, entry_name, fingerprint_command, key_type, load_pins, pin, unpin
 from quorate.ssh.target import SSH_PORT, split_port
 
 if TYPE_CHECKING:
+    from quorate.config.pbs import BackupServerSettings
     from quorate.state.store import Store
 
 
@@ -32,7 +36,7 @@ def add(commands: Any) -> None:
         "host",
         metavar="HOST[:PORT]",
         nargs="?",
-        help="address of a node or guest, or name of a registered host",
+        help="address of a node or guest, or name of a registered host or backup server",
     )
     trust.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
     what = trust.add_mutually_exclusive_group()
@@ -46,12 +50,44 @@ def _trust(options: argparse.Namespace) -> int:
         return _list(pins)
     if not options.host:
         raise ConfigError("Name a host: quorate trust HOST[:PORT].")
+    if (server := _find_backup_server(options)) is not None:
+        return _show_certificate(server)
     host, port = _registered_address(options) or _address(options.host)
     if options.remove:
         return _remove(pins, host, port)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("quorate trust asks a person: run it at a terminal.")
     return _trust_key(pins, host, port)
+
+
+def _find_backup_server(options: argparse.Namespace) -> BackupServerSettings | None:
+    """The configured backup server of that name, if any."""
+    settings = load(file=options.config, tolerate=True)
+    return next((server for server in settings.backup_servers if server.name == options.host), None)
+
+
+def _show_certificate(server: BackupServerSettings) -> int:
+    """Show the certificate of a backup server, and what to set if it is not trusted."""
+    endpoint, trust = server.connection.endpoints[0], server.connection.trust
+    try:
+        shown = asyncio.run(fetch_certificate(endpoint))
+        why_not = asyncio.run(objection(endpoint, trust, shown))
+    except (OSError, TimeoutError) as error:
+        print(f"quorate: no certificate from {endpoint}: {error or 'no answer'}", file=sys.stderr)
+        return FAILED
+    print(f"The certificate of {server.name} ({endpoint}):")
+    for label, text in (("subject", shown.subject), ("issuer", shown.issuer), ("SHA-256", shown.fingerprint)):
+        print(f"  {label:<8} {clean_text(text)}")
+    print(f"  {'valid':<8} {shown.begins:%Y-%m-%d} to {shown.ends:%Y-%m-%d}")
+    if why_not is None:
+        print("It is trusted." if trust.verify or trust.fingerprint else "It is not checked (verify = false).")
+        return OK
+    print(f"It is not trusted: {why_not}.")
+    print(
+        f"Compare it with `{PBS.show_certificate}` on the server. If it is the same, set this in [pbs.{server.name}]:"
+    )
+    print(f'  fingerprint = "{shown.fingerprint}"')
+    return FAILED
 
 
 def _registered_address(options: argparse.Namespace) -> tuple[str, int] | None:

@@ -30,9 +30,8 @@ from quorate.config.values import (
     contradiction,
     require_agreement,
 )
-from quorate.pve.connection import Password, Token, Trust
+from quorate.pve.connection import PVE, Password, Product, Token, Trust
 
-PVE_PORT = 8006
 API_TOKEN = "PROXMOX_API_TOKEN"  # noqa: S105 - the name of a variable
 """Token and secret in one: user@realm!name=secret."""
 
@@ -46,7 +45,7 @@ ADDRESS = table(
         usual="required",
     ),
     port=Option(
-        "the port for addresses that do not include one", as_port, variables=("PROXMOX_PORT",), default=PVE_PORT
+        "the port for addresses that do not include one", as_port, variables=("PROXMOX_PORT",), default=PVE.port
     ),
 )
 LOGIN = table(
@@ -127,22 +126,24 @@ def _sibling(setting: RawSetting, name: str) -> str:
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 
-def read_endpoints(raw: RawSettings) -> tuple[str, ...]:
+def read_endpoints(raw: RawSettings, product: Product = PVE) -> tuple[str, ...]:
     if "address" not in raw:
         some = next(iter(raw.values()))[0]
-        raise ConfigError(f"{_sibling(some, 'address')} is missing: set it to the address of a Proxmox VE node.")
+        machine = "a Proxmox VE node" if product is PVE else "the Proxmox Backup Server"
+        raise ConfigError(f"{_sibling(some, 'address')} is missing: set it to the address of {machine}.")
     port = raw["port"][0] if "port" in raw else None
-    return require_agreement(raw["address"], lambda address: _endpoints(address, port))
+    return require_agreement(raw["address"], lambda address: _endpoints(address, port, product))
 
 
-def _endpoints(address: RawSetting, port: RawSetting | None) -> tuple[str, ...]:
-    parts = (_split_address(text, address.label) for text in as_texts(address))
-    return tuple(dict.fromkeys(f"https://{host}:{_resolve_port(address, own, port)}" for host, own in parts))
+def _endpoints(address: RawSetting, port: RawSetting | None, product: Product) -> tuple[str, ...]:
+    parts = (_split_address(text, address.label, product) for text in as_texts(address))
+    ports = ((host, _resolve_port(address, own, port) or product.port) for host, own in parts)
+    return tuple(dict.fromkeys(f"https://{host}:{number}" for host, number in ports))
 
 
-def _resolve_port(address: RawSetting, own_port: int | None, port: RawSetting | None) -> int:
+def _resolve_port(address: RawSetting, own_port: int | None, port: RawSetting | None) -> int | None:
     if port is None:
-        return own_port or PVE_PORT
+        return own_port
     number = as_port(port)
     if own_port is None or port.rank > address.rank:
         return number
@@ -151,12 +152,13 @@ def _resolve_port(address: RawSetting, own_port: int | None, port: RawSetting | 
     return own_port
 
 
-def _split_address(text: str, label: str) -> tuple[str, int | None]:
+def _split_address(text: str, label: str, product: Product = PVE) -> tuple[str, int | None]:
     """Host and port of `host`, `host:port`, an IPv6 address or a URL."""
     # No message repeats the text, because it may contain a login.
     scheme, has_scheme, rest = text.partition("://")
     if has_scheme and scheme.lower() == "http":
-        raise ConfigError(f"{label} starts with http://, but Proxmox VE speaks https only: write https:// instead.")
+        speaker = "Proxmox VE" if product is PVE else product.name
+        raise ConfigError(f"{label} starts with http://, but {speaker} speaks https only: write https:// instead.")
     if has_scheme and scheme.lower() != "https":
         raise ConfigError(f"{label} must be a host name, an IP address or an https:// URL.")
     address = rest if has_scheme else text
@@ -166,13 +168,15 @@ def _split_address(text: str, label: str) -> tuple[str, int | None]:
         parts = urlsplit(f"https://{address}")
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise ConfigError(f"{label} has a host or port that is not valid: write it as https://host:8006.") from None
+        raise ConfigError(
+            f"{label} has a host or port that is not valid: write it as https://host:{product.port}."
+        ) from None
     if "@" in parts.netloc:
         raise ConfigError(f"{label} must not contain a login: set user and password or token separately.")
     if parts.path.strip("/") not in ("", "api2", "api2/json"):
         raise ConfigError(f"{label} has a path that is not Proxmox VE's: write only https://host:port.")
     if port == 0 or not (_is_ipv6(host) or re.fullmatch(r"[\w.-]+", host)):
-        raise ConfigError(f"{label} has a host or port that is not valid: write it as https://host:8006.")
+        raise ConfigError(f"{label} has a host or port that is not valid: write it as https://host:{product.port}.")
     return (f"[{host}]" if _is_ipv6(host) else host), port
 
 

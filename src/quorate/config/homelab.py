@@ -23,28 +23,16 @@ from quorate.config.sources import (
     table,
 )
 from quorate.config.ssh import PASSWORD, as_files, as_key, as_networks, as_output_bytes, as_user, read_ssh
-from quorate.config.values import as_path, as_secret, as_text, read_options
+from quorate.config.values import as_https_url, as_path, as_secret, as_text, read_options
 from quorate.secret import Secret
 from quorate.ssh.settings import MAX_OUTPUT, Network, SshSettings
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PRIVATE_NETWORKS = tuple(
     ipaddress.ip_network(text)
     for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 )
 SCRIPTS_URL = "https://raw.githubusercontent.com/community-scripts/ProxmoxVE/main"
 SERVICES_FOLDER = "/opt/quorate"
-
-
-def _as_https_url(raw: RawSetting) -> str:
-    """HTTPS only: scripts from there run as root on nodes."""
-    from urllib.parse import urlsplit
-
-    address = as_text(raw)
-    parts = urlsplit(address)
-    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)):
-        raise ConfigError(f"{raw.label} must be an https:// address.")
-    return address
 
 
 def _as_remote_folder(raw: RawSetting) -> str:
@@ -118,7 +106,7 @@ class HomelabSettings:
     )
     scripts_url: str = option(
         "where [community scripts](homelab/scripts.md) come from; https only",
-        _as_https_url,
+        as_https_url,
         "QUORATE_HOMELAB_SCRIPTS_URL",
         default=SCRIPTS_URL,
         usual="the community-scripts project on GitHub",

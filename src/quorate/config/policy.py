@@ -99,6 +99,11 @@ class Rule:
         as_texts,
         default=(),
     )
+    datastores: tuple[str, ...] = option(
+        "datastores of backup servers as `STORE`, `STORE/NAMESPACE` or with `SERVER/` in front; names or patterns",
+        as_texts,
+        default=(),
+    )
     hours: tuple[Hours, ...] = option(
         "`22:00-06:00`, `Mon-Fri 08:00-18:00`, or a list; a span across midnight belongs to the day it starts on",
         default=(),
@@ -111,7 +116,8 @@ class Rule:
 
     @property
     def about_targets(self) -> bool:
-        return bool(self.about_guests or self.pools or self.nodes or self.storages or self.hosts)
+        elsewhere = self.hosts or self.datastores
+        return bool(self.about_guests or self.pools or self.nodes or self.storages or elsewhere)
 
     def __str__(self) -> str:
         """`deny destroy: tags prod; vmids 100-199; hours 22:00-06:00`"""

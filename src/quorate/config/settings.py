@@ -23,6 +23,8 @@ from quorate.config.connection import connection_in_variables
 from quorate.config.dotenv import read_local_connection
 from quorate.config.files import usual_audit_file, usual_config_file, usual_state
 from quorate.config.homelab import HomelabSettings, read_homelab
+from quorate.config.images import CloudImage, read_images
+from quorate.config.pbs import BackupServerSettings, read_backup_servers
 from quorate.config.policy import NO_POLICY, Policy, read_policy, refuse_ambiguous_rules
 from quorate.config.sources import (
     ConfigError as ConfigError,
@@ -36,7 +38,6 @@ from quorate.config.sources import (
     Table,
     environment,
     in_arguments,
-    in_named_table,
     in_table,
     in_variables,
     merge,
@@ -48,7 +49,6 @@ from quorate.config.sources import (
 from quorate.config.ssh import read_command_rules, with_ssh
 from quorate.config.values import (
     Choice,
-    as_folders,
     as_lower_texts,
     as_path,
     as_secret,
@@ -95,6 +95,7 @@ def _as_state(raw: RawSetting) -> str:
 class Settings:
     clusters: tuple[ClusterSettings, ...] = ()
     """Empty when nothing is configured: the tools can still be listed."""
+    backup_servers: tuple[BackupServerSettings, ...] = ()
     access: Access = option(
         "what callers may do: `read`, `operate` or `admin`",
         Choice(Access),
@@ -194,6 +195,8 @@ class Settings:
     """Commands that may run inside guests and on hosts."""
     upload_dirs: tuple[Path, ...] = ()
     """Folders of this machine with images that callers over HTTP may upload."""
+    image_catalog: Mapping[str, CloudImage] = field(default_factory=dict)
+    """The operator's own cloud images; they take precedence over Quorate's of the same name."""
     guest_defaults: GuestDefaults = field(default_factory=GuestDefaults)
     """What new guests get where the call says nothing."""
     homelab: HomelabSettings = field(default_factory=HomelabSettings)
@@ -229,15 +232,7 @@ GENERAL: Table = {
         )
     ),
 }
-IMAGES = table(
-    upload_dirs=Option(
-        "folders of this machine whose images callers over HTTP may upload with `image_upload file=…`; several "
-        "separated by commas (a list in TOML). Callers over stdio may upload any image",
-        as_folders,
-        variables=("QUORATE_IMAGES_UPLOAD_DIRS",),
-    )
-)
-TABLES = ("clusters", "defaults", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
+TABLES = ("clusters", "pbs", "defaults", "policy", "rules", "http", "ssh", "inside", "images", "homelab", "watch")
 
 
 def load(
@@ -282,10 +277,12 @@ def load(
 
     policy = read_policy(document, toml)
     clusters: tuple[ClusterSettings, ...] = ()
+    backup_servers: tuple[BackupServerSettings, ...] = ()
     problem = None
     try:
         clusters = read_clusters(merge(connection, local.raw), document.get("clusters", {}), toml)
         clusters = with_ssh(clusters, process, document, toml, live, follow_reported=not local.raw)
+        backup_servers = read_backup_servers(document.get("pbs", {}), toml, [cluster.name for cluster in clusters])
     except ConfigError as error:
         if local.ignored:
             error = ConfigError(f"{error} {local.ignored}")
@@ -295,10 +292,10 @@ def load(
     else:
         own = [rule for cluster in clusters for rule in cluster.policy.rules]
         refuse_ambiguous_rules([*policy.rules, *own], [*(cluster.name for cluster in clusters), HOMELAB])
-    images = merge(in_variables(IMAGES, process), in_named_table("images", document, IMAGES, toml))
     usual = {"state": usual_state(process.variables), "audit_file": usual_audit_file(process.variables)}
     return Settings(
         clusters=_cap_access(clusters, general),
+        backup_servers=backup_servers,
         policy=policy,
         opt_ins=_opt_ins(process.variables),
         gate_chosen=bool({"access", "approval"} & set(general)),
@@ -307,7 +304,7 @@ def load(
         homelab=read_homelab(process, document, toml, live),
         http=None if http is None else _http(http, process, document, toml),
         watch=_watch(process, document, toml),
-        **read_options(IMAGES, images),
+        **read_images(process, document, toml),
         **{**usual, **read_options(options_of(Settings), general)},
         warnings=tuple(dict.fromkeys(warnings)),
         notes=local.notes,

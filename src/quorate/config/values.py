@@ -65,6 +65,20 @@ def as_texts(raw: RawSetting) -> tuple[str, ...]:
     return texts
 
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def as_https_url(raw: RawSetting) -> str:
+    """HTTPS only: what is there runs on nodes or in guests."""
+    from urllib.parse import urlsplit
+
+    address = as_text(raw)
+    parts = urlsplit(address)
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)):
+        raise ConfigError(f"{raw.label} must be an https:// address.")
+    return address
+
+
 def as_lower_texts(raw: RawSetting) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.lower() for name in as_texts(raw)))
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.transport_security import RequestBodyLimitMiddleware
@@ -69,17 +70,18 @@ class Events:
         self._console = console
 
     async def stream(self, request: Request) -> StreamingResponse:
+        """Events for the parts of a page that changed since it was rendered, whose digests are in the address."""
         person = self._console.person(request)
         return StreamingResponse(self._lines(request, person), media_type="text/event-stream", headers=HEADERS)
 
     async def _lines(self, request: Request, person: Person) -> AsyncIterator[str]:
-        known: dict[str, str] = {}
+        known = dict(request.query_params)
         yield "retry: 3000\n\n"
         for turn in range(int(LONGEST / INTERVAL)):
             if turn % CHECK_EVERY == 0 and not await self._still_valid(request):
                 yield "event: ended\ndata: log in again\n\n"
                 return
-            states = await self._states(person)
+            states = await self.states(person)
             for name, state in states.items():
                 if known.get(name, state) != state:
                     yield f"event: {name}\ndata: changed\n\n"
@@ -93,25 +95,33 @@ class Events:
         except StateUnavailable:
             return True  # then changes cannot be seen either; every part is checked when the page fetches it
 
-    async def _states(self, person: Person) -> dict[str, str]:
-        """A text for each part that differs when the part does."""
+    async def states(self, person: Person) -> dict[str, str]:
+        """A digest of each part, which differs when the part does."""
         services = self._console.services
         states: dict[str, str] = {}
         with contextlib.suppress(Problem):
             runs = await services.runs.list(tuple(RunState), limit=MOST_RUNS)
-            states["activity"] = " ".join(f"{run.id}@{run.changed}" for run in runs if person.reaches(run.cluster))
-            findings = await services.findings.open()
-            states["findings"] = " ".join(
+            states["activity"] = _digest(f"{run.id}@{run.changed}" for run in runs if person.reaches(run.cluster))
+            states["findings"] = _digest(
                 f"{finding.id}@{finding.severity}@{finding.acknowledged_at}@{finding.silenced_until}"
-                for finding in findings
+                for finding in await services.findings.open()
             )
-            states["freeze"] = str(await services.freeze.state())
-            if person.is_operator:
-                rows = await services.approvals.list(tuple(State), MOST_APPROVALS)
-                states["approvals"] = " ".join(
-                    f"{row.id}@{row.state}@{row.ended}" for row in rows if person.reaches(row.cluster)
-                )
+            states |= await self.states_on_every_page(person)
         return states
+
+    async def states_on_every_page(self, person: Person) -> dict[str, str]:
+        services = self._console.services
+        states = {"freeze": _digest([str(await services.freeze.state())])}
+        if person.is_operator:
+            rows = await services.approvals.list(tuple(State), MOST_APPROVALS)
+            states["approvals"] = _digest(
+                f"{row.id}@{row.state}@{row.ended}" for row in rows if person.reaches(row.cluster)
+            )
+        return states
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(texts).encode()).hexdigest()[:12]
 
 
 log = logging.getLogger(__name__)
@@ -271,6 +281,7 @@ class Console(OperatorApi):
             frozen=await self.services.freeze.state(),
             waiting_count=sum(person.reaches(request.cluster) for request in pending),
             csrf=person.session.csrf,
+            seen=urlencode(await self._events.states_on_every_page(person)),
             set_passphrase=self.services.pipeline.approver.settings().command(SET_PASSPHRASE),
             several=[site.name for site in self.services.pipeline.sites.open_to(person.caller)],
             **context,

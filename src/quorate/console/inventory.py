@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +14,10 @@ from quorate.console.activity import task_title
 from quorate.console.login import Person
 from quorate.console.overview import ClusterRows, describe_node, describe_storages
 from quorate.console.templates import HEADERS, PATH, query
+from quorate.homelab.map_drawing import MAX_DEVICES
+from quorate.operations.registry import Table
 from quorate.pipeline.redaction import clean
+from quorate.pipeline.sites import CLUSTER
 from quorate.problems import BadArgument, NotFound, Problem
 from quorate.pve.lookup import Resource
 from quorate.state.trail import Filters, seconds_of
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 PAGE = 100
 HISTORY = 20
+MAP_ROWS = 1000
 _ORDERS = {
     "name": lambda row: (row.name or "", row.vmid),
     "vmid": lambda row: row.vmid,
@@ -89,14 +94,39 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
         )
 
     async def show_map(request: Request, person: Person) -> Response:
-        devices, problem = await services.rows_or_problem(person, "network_map", limit=1000)
-        return await console.show(request, person, "map.html", devices=devices, problem=problem)
+        chosen, devices, problem = request.query_params.get("segment") or None, [], ""
+        segments: list[str] = []
+        try:
+            data = await services.data(person, "network_map", segment=chosen, limit=MAP_ROWS)
+            devices = [{**device, "link": _link(device)} for device in services.as_rows(data)]
+            segments = sorted((data.facts if isinstance(data, Table) else data).get("segments", {}))
+        except Problem as error:
+            problem = str(error)
+        return await console.show(
+            request,
+            person,
+            "map.html",
+            devices=devices,
+            problem=problem,
+            segments=segments,
+            chosen=chosen,
+            picture=query(f"{PATH}/map.svg", {"segment": chosen}) if len(devices) <= MAX_DEVICES else "",
+        )
 
-    async def draw_map(_: Request, person: Person) -> Response:
-        facts = await services.facts(person, "network_map", format="svg")
+    async def draw_map(request: Request, person: Person) -> Response:
+        segment = request.query_params.get("segment") or None
+        facts = await services.facts(person, "network_map", format="svg", segment=segment)
         if "svg" not in facts:
             raise NotFound("There is no map")
         return Response(str(facts["svg"]), media_type="image/svg+xml", headers=HEADERS)
+
+    def _link(device: Mapping[str, Any]) -> str:
+        """The page about a device; empty if it has none."""
+        cluster, _, name = str(device.get("host") or "").rpartition("/")
+        if not cluster:
+            return f"{PATH}/hosts/{quote(name)}" if name else ""
+        where = services.where({CLUSTER: cluster})
+        return query(f"{PATH}/guests/{name}" if name.isdigit() else f"{PATH}/inventory", where)
 
     return [
         ("/inventory", show),

@@ -20,13 +20,14 @@ from quorate.inside.jobs import JobBook, JobRecord
 from quorate.problems import NotConfigured, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster, Neighbors
 from quorate.pve.connection import Clock, SystemClock
-from quorate.pve.targets import HOST, Hides, Subject, TargetRef
+from quorate.pve.targets import DATASTORE, GUEST, HOST, Hides, Subject, TargetRef, subject_of
 from quorate.server_files import ServerFiles
 from quorate.ssh.settings import SshAccess
 from quorate.state.store import Records, Store
 
 if TYPE_CHECKING:
     from quorate.homelab.machines import Login  # which uses this class
+    from quorate.pbs.server import BackupServer
 
 PROBES_AT_ONCE = 128
 """Connections of all scans together: a server without free file handles cannot serve or write."""
@@ -53,6 +54,7 @@ class Homelab:
         clock: Clock | None = None,
         command_rules: CommandRules | None = None,
         needs_passphrase: Callable[[], bool] = lambda: True,
+        backup_servers: Sequence[BackupServer] = (),
     ) -> None:
         self.name = HOMELAB
         self.clock: Clock = clock or SystemClock()
@@ -61,6 +63,11 @@ class Homelab:
         self.settings = settings
         self.store = store
         self.clusters = tuple(clusters)
+        self.every_cluster = tuple(clusters)
+        """Unfiltered, to find the guests that backups belong to."""
+        self.backup_servers = tuple(backup_servers)
+        self.hides: Hides | None = None
+        """What rules hide from the caller of this view."""
         self.hosts = Hosts(store)
         self.address_index = AddressIndex(self.clock)
         self.guarded: tuple[Cluster, ...] = ()
@@ -84,9 +91,12 @@ class Homelab:
 
     async def close(self) -> None:
         await self.ssh.close()
+        for server in self.backup_servers:
+            await server.close()
 
     def secrets(self) -> list[str]:
-        return [*self.ssh.secrets(), *self.secret_store.revealed]
+        of_servers = (secret for server in self.backup_servers for secret in server.secrets())
+        return [*self.ssh.secrets(), *self.secret_store.revealed, *of_servers]
 
     async def visible_view(
         self, hides: Hides | None, neighbors: Neighbors, login: Login | None = None, *, local: bool = True
@@ -96,6 +106,7 @@ class Homelab:
         view = copy.copy(self)
         view.clusters = tuple(visible)
         view.hosts = self.hosts.behind(hides)
+        view.hides = hides
         view.guarded = tuple(guarded)
         view.login = login
         view.files = replace(self.files, local=local)
@@ -125,9 +136,26 @@ class Homelab:
         by_name: bool = False,  # noqa: ARG002 - names of hosts are always known
     ) -> list[list[Subject]]:
         everyone = await self.hosts.everyone() if any(reach) else []
-        hosts = [[thing for thing in things if thing.kind == HOST] for things in reach]
-        groups = [[subject for thing in things for subject in await self._host(thing, everyone)] for things in hosts]
+        groups = [
+            [subject for thing in things for subject in await self._subjects(thing, everyone)] for things in reach
+        ]
         return [list(dict.fromkeys(subjects)) for subjects in groups]
+
+    async def _subjects(self, thing: TargetRef, everyone: list[Host]) -> list[Subject]:
+        if thing.kind == HOST:
+            return await self._host(thing, everyone)
+        if thing.kind == DATASTORE:
+            return [Subject(DATASTORE, thing.id)]
+        return await self.find_guests(thing.id) if thing.kind == GUEST else []
+
+    async def find_guests(self, vmid: str) -> list[Subject]:
+        """The guests with this vmid, in any cluster: a backup does not say which one it came from.
+
+        If there is none, one without a known name. A cluster that does not answer may have it, which is an error.
+        """
+        rows = [row for cluster in self.every_cluster for row in (await cluster.inventory.complete_view()).rows]
+        subjects = [subject_of(row) for row in rows if row.is_guest and str(row.vmid) == vmid]
+        return [subject for subject in subjects if subject] or [Subject(GUEST, vmid)]
 
     async def _host(self, thing: TargetRef, everyone: list[Host]) -> list[Subject]:
         """The host, other registered names of the same machine, and the machine that a new address leads to."""

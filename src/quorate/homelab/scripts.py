@@ -216,13 +216,15 @@ async def fetch_script(base: str, path: str) -> ScriptDownload:
     return ScriptDownload(address, data)
 
 
-async def fetch(address: str, limit: int, *, seconds: float = SECONDS) -> bytes:
-    """The content of an address, bounded in time and size. Redirects are not followed."""
+async def fetch(address: str, limit: int, *, seconds: float = SECONDS, redirects: bool = False) -> bytes:
+    """The content of an address, bounded in time and size. By default, redirects are not followed."""
     timeout = aiohttp.ClientTimeout(total=seconds)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=True, headers=ACCEPTED, auto_decompress=False) as session,
-            session.get(address, allow_redirects=False, ssl=ssl.create_default_context()) as answer,
+            session.get(
+                address, allow_redirects=redirects, max_redirects=3, ssl=ssl.create_default_context()
+            ) as answer,
         ):
             if answer.status == 404:
                 raise NotFound(f"{address} does not exist", next_step="Update the index: `quorate scripts refresh`")

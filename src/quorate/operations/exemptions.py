@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quorate.operations.risk import Effect, Reason
-from quorate.problems import Problem
+from quorate.problems import NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.pve.targets import owner
@@ -129,6 +129,18 @@ async def _is_cloudinit_in_free_slot(cluster: Cluster, request: Request, slot: s
     return bool(stored) and slot not in stored
 
 
+async def _is_new_guest(cluster: Cluster, request: Request, _: str) -> bool:
+    vmid = request.text("vmid")
+    listed = await cluster.get("/cluster/resources", type="vm")
+    if any(str(row.get("vmid")) == vmid for row in listed):
+        return False
+    try:
+        await cluster.get(f"/nodes/{request.text('node')}/qemu/{vmid}/config")
+    except NotFound:
+        return True
+    return False
+
+
 async def _is_disc(cluster: Cluster, request: Request, slot: str) -> bool:
     parts = request.parts(slot) or {}
     if not _DISC.fullmatch(_volume(parts)) or parts.get("media") != "cdrom":
@@ -183,6 +195,9 @@ DETACHED_DISK: Final = Exemption(
 )
 CLOUDINIT_DRIVE: Final = Exemption(
     Reason.DISK_PLACE, "the slot is free, and the drive is a new one for cloud-init", _is_cloudinit_in_free_slot
+)
+NEW_GUEST: Final = Exemption(
+    Reason.MAKES_TEMPLATE, "the guest does not exist yet, because an earlier call of the plan creates it", _is_new_guest
 )
 DISC: Final = Exemption(
     Reason.DISK_PLACE, "the slot is free or a CD-ROM drive, and gets an ISO image or is emptied", _is_disc

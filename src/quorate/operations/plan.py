@@ -135,6 +135,8 @@ class Action:
     approves a DESTROY reads them, because they may run."""
     later: bool = False
     """`needs` are examples of what a run will do, each in a change of its own: they are judged now, not recorded."""
+    concerns: tuple[Target, ...] = ()
+    """What else it acts on, for rules and limits: the guests whose backups go with a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class Plan:
     """Where the plan has a higher risk than its operation, and no call of the API shows it."""
     about: tuple[Target, ...] = ()
     """What a person would call its targets, where the targets of the calls do not show it: guests of a run."""
+    destroys_only_its_own: bool = False
+    """True if all that it can destroy is what it creates itself, as a restore drill its copies."""
 
     def lanes(self, steps: Sequence[T]) -> list[Sequence[T]]:
         """The steps of an independent plan after the first ones, by target: each lane runs in order."""

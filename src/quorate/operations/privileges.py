@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from pve_schema.schema import Facts
@@ -273,12 +274,36 @@ def missing_privileges(
     lacking: dict[str, dict[str, list[str]]] = {}
     for call in needed:
         for need in _missing(facts, call, who, has):
-            granted = need.privileges[:1] if need.any_of else need.privileges
+            granted = _narrowest(facts, need.privileges) if need.any_of else need.privileges
             for privilege in granted:
                 calls = lacking.setdefault(widen_path(need.path), {}).setdefault(privilege, [])
                 if call.name not in calls:
                     calls.append(call.name)
     return lacking
+
+
+def _narrowest(facts: Facts, alternatives: Sequence[str]) -> Sequence[str]:
+    """Of alternatives, one that another of them includes, else the first: what rolls back need not take snapshots."""
+    narrow = [name for name in alternatives if including_privileges(facts, name) & {*alternatives}]
+    return (narrow or [*alternatives])[:1]
+
+
+def including_privileges(facts: Facts, privilege: str) -> frozenset[str]:
+    """The privileges that PVE takes wherever it asks for this one: VM.Snapshot for VM.Snapshot.Rollback."""
+    if privilege.startswith("VM.Config."):  # PVE asks for any of them first, then for those of the options that change
+        return frozenset()
+    accepted = [
+        frozenset(need.privileges) - {privilege} if need.any_of else frozenset[str]()
+        for need in _declared_needs(facts)
+        if privilege in need.privileges
+    ]
+    return frozenset.intersection(*accepted) if accepted else frozenset()
+
+
+@cache
+def _declared_needs(facts: Facts) -> tuple[Need, ...]:
+    """The alternatives and requirements of every endpoint."""
+    return tuple({need for endpoint in facts.endpoints() for need in needs(endpoint.permission, {})})
 
 
 def closed_calls(facts: Facts, calls: Iterable[NeededCall], who: str) -> list[str]:

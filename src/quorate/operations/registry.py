@@ -56,6 +56,7 @@ HOMELAB = {
     "terraform": "Terraform: plan, apply, refresh, destroy services; export guests",
     "infra": "infrastructure plans: validate, apply, back up, roll back",
     "scripts": "community scripts for Proxmox VE",
+    "pbs": "Proxmox Backup Servers: datastores, backups, verification, prune, garbage collection, jobs, tasks",
     "watch": "findings of the watch, and what has changed since a time",
 }
 """Toolsets of the homelab around the clusters. Their operations get the homelab where the others get the cluster."""
@@ -63,11 +64,12 @@ EVERY = {**TOOLSETS, **HOMELAB}
 MODULES: Final = {
     "cluster": "tools.cluster tools.nodes",
     "guests": "tools.guest_bulk tools.guest_diff tools.guest_options tools.guest_power tools.guests",
-    "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.vms",
+    "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.guest_renumber "
+    "tools.vms",
     "configure": "tools.cloudinit tools.disks tools.nics",
     "snapshots": "tools.snapshots",
     "storage": "tools.storage_cleanup tools.storages tools.volumes",
-    "images": "tools.images tools.templates",
+    "images": "tools.image_templates tools.images tools.templates",
     "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",
     "access": "tools.access tools.acl tools.groups tools.permissions tools.pools tools.roles tools.tokens tools.users",
@@ -89,6 +91,7 @@ MODULES: Final = {
     "terraform": "tools.terraform tools.terraform_export",
     "infra": "tools.devices tools.infra tools.infra_backup",
     "scripts": "tools.scripts",
+    "pbs": "tools.pbs tools.pbs_backups tools.pbs_jobs tools.pbs_maintenance tools.pbs_tasks",
     "watch": "watch.changes watch.findings",
 }
 """The modules that declare the operations of each toolset, so that only those of the chosen toolsets are imported."""
@@ -244,7 +247,7 @@ CHANGE_ARGUMENTS: tuple[tuple[str, Any, Any], ...] = (
     ),
 )
 _OTHER_TOOLSETS = frozenset(
-    ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "watch"),
+    ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "pbs", "watch"),
 )
 """Toolsets that change no disk or option of a guest, so that their tools do not offer `safely`."""
 PIPELINE_ARGUMENTS = frozenset(name for name, *_ in CHANGE_ARGUMENTS)
@@ -424,8 +427,8 @@ def page(
 
 # -- which tools are served: the default ones, whole toolsets, or both -------------------------------------------------
 
-DEFAULT = "default"
-"""Names the default tools where toolsets are chosen."""
+DEFAULT, ALL = "default", "all"
+"""Name the default tools, and all for clusters and the watch, where toolsets are chosen."""
 
 DEFAULT_TOOLS: Mapping[str, str] = {
     "cluster": "cluster_status node_get node_list",
@@ -444,7 +447,7 @@ DEFAULT_TOOLS: Mapping[str, str] = {
 """What a homelab needs every day, by toolset, in at most 34 kB of `tools/list`."""
 
 _GROUPS: Mapping[str, Iterable[str]] = {
-    "all": (*TOOLSETS, *(toolset for toolset in DEFAULT_TOOLS if toolset not in TOOLSETS)),
+    ALL: (*TOOLSETS, *(toolset for toolset in DEFAULT_TOOLS if toolset not in TOOLSETS)),
     "homelab": HOMELAB,
 }
 _DEFAULT_NAMES = frozenset(name for names in DEFAULT_TOOLS.values() for name in names.split())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from quorate.config import Approval as Mode
+from quorate.config.files import usual_state
 from quorate.hints import NAMED, Advice, CalledTool, Sentence
 from quorate.operations.backend import Backend
 from quorate.operations.registry import Risk
@@ -58,8 +59,13 @@ class ApprovalSettings:
     """What approved everything in advance, such as an environment variable of a system that Quorate replaces."""
     page: str = ""
     """The address of the page for operators, if this server has one."""
-    elsewhere: str = ""
-    """The state file, if a plain `quorate approvals` would use another one."""
+    state: str = ""
+    """The state file or database."""
+
+    @property
+    def elsewhere(self) -> str:
+        """The state file, if a plain `quorate approvals` would use another one."""
+        return "" if "://" in self.state or self.state in ("", usual_state()) else self.state
 
     def ways(self, id: str) -> str:
         """How an operator can answer a request."""

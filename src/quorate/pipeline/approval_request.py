@@ -156,7 +156,9 @@ async def briefing(
     grave_steps = [step for step in plan.calls if isinstance(step, Action) and step.risk is risk]
     reasons += [step.risk_because or ON_A_NODE for step in grave_steps]
     reasons = reasons or ["every change needs approval" if risk is Risk.CHANGE else plan.summary]
-    final = any(not effect.undoable for effect in grave) or (risk is Risk.DESTROY and not grave)
+    final = any(not effect.undoable for effect in grave) or (
+        risk is Risk.DESTROY and not grave and not plan.destroys_only_its_own
+    )
     facts = (line for name, value in plan.facts.items() for line in _fact(name.replace("_", " "), value))
     lines: Mapping[RemarkKind, Iterable[str]] = {
         RemarkKind.FINAL: ["This cannot be undone"] if final else [],
@@ -271,15 +273,15 @@ def refuse_given_secrets(summary: str, texts: Iterable[str], hides: Callable[[st
 
 
 async def _targets(backend: Backend, plan: Plan, reach: Sequence[tuple[Backend, Sequence[Subject]]]) -> list[str]:
-    """Everything that the calls reach, each once; guests with their state."""
+    """Everything that the calls reach, each once; guests of a cluster with their state."""
+    reached = [(place, subject) for place, subjects in reach for subject in subjects]
+    guests = {
+        (place.name, subject.id): place for place, subject in reached if subject.kind == GUEST and place.endpoints
+    }
     named = {
         (subject.kind, subject.id): str(subject)
-        for _, subjects in reach
-        for subject in subjects
-        if subject.kind != GUEST
-    }
-    guests = {
-        (place.name, subject.id): place for place, subjects in reach for subject in subjects if subject.kind == GUEST
+        for place, subject in reached
+        if (place.name, subject.id) not in guests or subject.kind != GUEST
     }
     for where, part in plan.parts():
         place = where or backend
@@ -338,7 +340,9 @@ async def losses(backend: Backend, plan: Plan) -> list[str]:
     lines: list[str] = []
     for where, part in plan.parts():
         for call in part.api_calls:
-            lines += await _lost_by((where or backend).api, call)
+            guest = re.search(r"/(?:qemu|lxc)/(\d+)", call.path)
+            if guest is None or int(guest[1]) not in plan.claimed_vmids:  # what the plan itself makes has nothing yet
+                lines += await _lost_by((where or backend).api, call)
     return list(dict.fromkeys(lines))
 
 

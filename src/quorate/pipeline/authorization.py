@@ -14,7 +14,7 @@ from pve_schema.schema import Facts
 from quorate.hints import Advice, tools
 from quorate.operations.backend import Backend
 from quorate.operations.exemptions import is_exempt
-from quorate.operations.plan import Action, Call, Plan
+from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.operations.protection import weakened_protections
 from quorate.operations.registry import Operation, Risk
 from quorate.operations.risk import ORDER, Effect, Reason, effects
@@ -26,7 +26,18 @@ from quorate.problems import NotFound, ParameterRejected, Problem, Refused
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.pve.placement import UNMANAGED, Relocation, affects_placement, find_relocations, relocation_targets
-from quorate.pve.targets import GUEST, GUESTS, HOST, NODE, Subject, TargetRef, find_targets, subject_of
+from quorate.pve.targets import (
+    BACKUP,
+    DATASTORE,
+    GUEST,
+    GUESTS,
+    HOST,
+    NODE,
+    Subject,
+    TargetRef,
+    find_targets,
+    subject_of,
+)
 from quorate.pve.tasks import gather_bounded
 from quorate.pve.wire import Request, encode, read
 from quorate.state.limits import Tally
@@ -51,11 +62,20 @@ def reach_of_call(call: Call, facts: Facts | None) -> list[TargetRef]:
 
 
 def _target_refs(action: Action) -> list[TargetRef]:
-    target = action.target
-    if target is None:
-        return []
+    targets = (*((action.target,) if action.target else ()), *action.concerns)
+    return [ref for target in targets for ref in _refs_of_target(action, target)]
+
+
+def _refs_of_target(action: Action, target: Target) -> list[TargetRef]:
     if target.kind == HOST:
         return [TargetRef(HOST, target.id, becomes=msgspec.structs.asdict(action.becomes) if action.becomes else {})]
+    if target.kind == BACKUP:
+        place, _, group = target.id.partition(":")
+        kind, backup_id, *_ = group.split("/")
+        of_guest = kind in ("vm", "ct") and backup_id.isascii() and backup_id.isdecimal()
+        return [TargetRef(DATASTORE, place), *([TargetRef(GUEST, str(int(backup_id)))] if of_guest else [])]
+    if target.kind == DATASTORE:
+        return [TargetRef(DATASTORE, target.id)]
     if target.kind in ("vm", "ct"):
         return [TargetRef(GUEST, target.id, target.node)]
     return [TargetRef(NODE, target.node, target.node)] if target.node else []

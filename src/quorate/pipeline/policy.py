@@ -12,7 +12,7 @@ from quorate.config.policy import LEVELS, Limits, Rule
 from quorate.hints import CalledTool, Sentence
 from quorate.operations.registry import Operation, Risk
 from quorate.problems import Refused
-from quorate.pve.targets import GUEST, HOST, NODE, POOL, STORAGE, Hides, Subject
+from quorate.pve.targets import DATASTORE, GUEST, HOST, NODE, POOL, STORAGE, Hides, Subject
 from quorate.state.limits import Reservation, Usage
 
 _CONDITIONS = {
@@ -21,6 +21,7 @@ _CONDITIONS = {
     STORAGE: frozenset({"storages", "nodes"}),
     POOL: frozenset({"pools"}),
     HOST: frozenset({"hosts"}),
+    DATASTORE: frozenset({"datastores"}),
 }
 """Which conditions of a rule apply to each kind of target."""
 _TARGETS = tuple(dict.fromkeys(name for names in _CONDITIONS.values() for name in sorted(names)))
@@ -239,6 +240,11 @@ def _meets(rule: Rule, condition: str, subject: Subject) -> bool:
             return any(_is_among(pool, rule.pools) for pool in _with_parents(subject.pool))
         case "nodes":
             return _is_among(subject.node, rule.nodes)
+        case "datastores":  # SERVER/STORE/NAMESPACE, which a pattern may shorten at both ends
+            _, _, within = subject.id.partition("/")
+            store = within.partition("/")[0]
+            server = subject.id.partition("/")[0]
+            return any(_is_among(name, rule.datastores) for name in (subject.id, within, store, f"{server}/{store}"))
         case "hosts":
             known_by = (subject.id, subject.name or "", *(f"label:{label}" for label in subject.tags))
             return any(_is_among(name, rule.hosts) for name in known_by)

@@ -16,6 +16,7 @@ from quorate.config.sources import suggest_setting
 from quorate.hints import NAMED, Advice, CalledTool, Sentence, either, see, tools
 from quorate.operations.backend import Backend
 from quorate.operations.registry import (
+    ALL,
     DEFAULT,
     EVERY,
     IllustratedFacts,
@@ -171,6 +172,8 @@ def chosen_toolsets(settings: Settings) -> frozenset[str]:
     chosen = settings.toolsets or (DEFAULT,)
     if settings.watch is not None and DEFAULT in chosen:
         chosen = (*chosen, "watch")
+    if settings.backup_servers and {DEFAULT, ALL} & {*chosen}:
+        chosen = (*chosen, "pbs")
     try:
         return expand(chosen)
     except KeyError as unknown:

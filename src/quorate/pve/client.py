@@ -33,14 +33,14 @@ from quorate.problems import (
     Unreachable,
 )
 from quorate.pve import trust, wire
-from quorate.pve.connection import Clock, Connection, Password, SystemClock, Token
+from quorate.pve.connection import Clock, Connection, Password, Product, SystemClock, Token
 from quorate.pve.errors import (
     explain,
     explain_no_address,
     http_problem,
     interrupted_upload,
     node_is_offline,
-    not_pve,
+    not_its_api,
     outcome_unknown,
     unreadable_file,
 )
@@ -98,7 +98,9 @@ class _Console(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Raw:
+class RawResponse:
+    """An answer as it came, also an error."""
+
     status: int
     reason: str
     body: bytes | bytearray
@@ -134,6 +136,10 @@ class PveClient:
         return self.measured_skew or 0.0
 
     @property
+    def product(self) -> Product:
+        return self._connection.product
+
+    @property
     def identity(self) -> str:
         credentials = self._connection.credentials
         return credentials.id if isinstance(credentials, Token) else credentials.user
@@ -160,15 +166,15 @@ class PveClient:
         except msgspec.ValidationError:
             return self._without_nulls(kind, path, raw)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
+            raise not_its_api(self.product, path, raw.status, len(raw.body), str(error)) from None
 
-    def _without_nulls(self, kind: type[T], path: str, raw: _Raw) -> T:
+    def _without_nulls(self, kind: type[T], path: str, raw: RawResponse) -> T:
         """The slower decoding for answers that contain null, Perl's way to say that a value is missing."""
         try:
             answer = _dropping_nulls(read_json(raw.body))
             return msgspec.convert(answer, _envelope(kind), strict=False).data  # type: ignore[no-any-return]
         except (msgspec.ValidationError, Unreadable) as error:
-            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
+            raise not_its_api(self.product, path, raw.status, len(raw.body), str(error)) from None
 
     async def request(self, method: str, path: str, params: Mapping[str, Any] | None = None) -> ApiResponse:
         """One API call. Reads are retried, also on other nodes; a write is sent at most once."""
@@ -227,28 +233,28 @@ class PveClient:
             cause = error.error if isinstance(error, _SentOnce) else error
             raise await explain(self._connection, endpoint, "GET", path, cause) from None
 
-    def _decoded_as(self, kind: type[T], path: str, raw: _Raw) -> T:
+    def _decoded_as(self, kind: type[T], path: str, raw: RawResponse) -> T:
         try:
             # PVE is written in Perl, so a number is sometimes a string.
             return read_json(raw.body, _envelope(kind), strict=False).data  # type: ignore[no-any-return]
         except Unreadable as error:
-            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
+            raise not_its_api(self.product, path, raw.status, len(raw.body), str(error)) from None
 
-    def _decode(self, path: str, raw: _Raw) -> ApiResponse:
+    def _decode(self, path: str, raw: RawResponse) -> ApiResponse:
         try:
             answer: ApiResponse = read_json(raw.body, ApiResponse, strict=False)
             if can_be_deep(raw.body):
                 refuse_depth(answer.data)
             return answer
         except Unreadable as error:
-            raise not_pve(path, raw.status, len(raw.body), str(error)) from None
+            raise not_its_api(self.product, path, raw.status, len(raw.body), str(error)) from None
 
-    def _decoded_write(self, method: str, path: str, raw: _Raw) -> ApiResponse:
+    def _decoded_write(self, method: str, path: str, raw: RawResponse) -> ApiResponse:
         """PVE accepted the write, so an answer that cannot be read says nothing about its effect."""
         try:
             return self._decode(path, raw)
         except ServerFailed as garbled:
-            raise outcome_unknown(method, path, f"{garbled.what}. {garbled.why}") from None
+            raise outcome_unknown(method, path, f"{garbled.what}. {garbled.why}", self.product) from None
 
     async def close(self) -> None:
         """Close all connections, also those of canceled requests, which aiohttp forgets while TLS says goodbye."""
@@ -339,20 +345,24 @@ class PveClient:
 
     # -- reads and writes ------------------------------------------------------------------------------------------
 
-    async def _write(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
+    async def _write(
+        self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None
+    ) -> RawResponse:
         try:
             return await self._send(method, path, params, upload)
         except (NodeOffline, Unreachable) as problem:
             if problem.facts.get("status") in NEVER_SENT:
                 raise
-            raise outcome_unknown(method, path, str(problem.what)) from None
+            raise outcome_unknown(method, path, str(problem.what), self.product) from None
 
-    async def _send(self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None) -> _Raw:
+    async def _send(
+        self, method: str, path: str, params: Mapping[str, Any], upload: Upload | None = None
+    ) -> RawResponse:
         """Send a write once, a read again after a failure; renew an expired ticket once."""
         attempts_left = READ_ATTEMPTS if method == "GET" else 1
         has_ticket = not self.is_token and path != "/access/ticket"
         pause = FIRST_PAUSE
-        node = path.split("/")[2] if path.startswith("/nodes/") else ""
+        node = self._node_in(path)
         async with self._time_limit(method, path) as deadline:
             if node:
                 await self.require_node(node)
@@ -370,8 +380,7 @@ class PveClient:
                         continue
                     if raw.status < 400:
                         return raw
-                    detail = _error_body(raw.body)
-                    raise http_problem(method, path, raw.status, raw.reason, detail, identity=self.identity)
+                    raise self._problem(method, path, raw)
                 except (Unreachable, TimedOut, NodeOffline) as problem:
                     attempts_left -= 1
                     hopeless = problem.facts.get("status") == 595 and await self._is_hopeless(node)
@@ -383,6 +392,13 @@ class PveClient:
                 await self._clock.sleep(pause)
                 pause *= 3
 
+    def _node_in(self, path: str) -> str:
+        """The node that PVE forwards this request to; empty if there is none."""
+        return path.split("/")[2] if path.startswith("/nodes/") else ""
+
+    def _problem(self, method: str, path: str, raw: RawResponse) -> Problem:
+        return http_problem(method, path, raw.status, raw.reason, _error_body(raw.body), identity=self.identity)
+
     @asynccontextmanager
     async def _time_limit(self, method: str, path: str) -> AsyncIterator[float]:
         """The time that a read may take with all its repetitions; a write ends with its only request."""
@@ -392,11 +408,11 @@ class PveClient:
                 yield self._clock.monotonic() + total
         except TimeoutError:
             raise TimedOut(
-                f"PVE did not answer GET {path} within {total:g} s",
-                next_step=Advice("Check the nodes, or raise total_seconds", tools.node_list),
+                f"{self.product.name} did not answer GET {path} within {total:g} s",
+                next_step=Advice("Check the nodes, or raise total_seconds", self.product.overview),
             ) from None
 
-    async def _ask(self, method: str, path: str, params: Mapping[str, Any]) -> _Raw:
+    async def _ask(self, method: str, path: str, params: Mapping[str, Any]) -> RawResponse:
         """Send one request to the first endpoint that accepts the connection."""
         headers = await self._credentials(method, path)
         if method not in IN_QUERY:
@@ -412,7 +428,7 @@ class PveClient:
                 failures.append(_require_unsent(await self._explain_failure(endpoint, method, path, error)))
         raise explain_no_address(failures)
 
-    async def _send_file(self, path: str, params: Mapping[str, Any], upload: Upload) -> _Raw:
+    async def _send_file(self, path: str, params: Mapping[str, Any], upload: Upload) -> RawResponse:
         """Send a file to the first endpoint that accepts the connection.
 
         PVE acts on an upload only once it is complete, so the outcome of an interrupted one is known.
@@ -463,12 +479,12 @@ class PveClient:
     async def _read_body(self, response: aiohttp.ClientResponse) -> bytes | bytearray:
         return await read_body(response, self._connection.limits.answer_bytes)
 
-    def _note_answer(self, endpoint: str, response: aiohttp.ClientResponse, body: bytes | bytearray) -> _Raw:
+    def _note_answer(self, endpoint: str, response: aiohttp.ClientResponse, body: bytes | bytearray) -> RawResponse:
         self._count(response.method, str(response.status))
         self._preferred = self._connection.endpoints.index(endpoint)
         if (date := response.headers.get("Date")) and (seconds := _seconds(date)) is not None:
             self.measured_skew = seconds - self._clock.time()
-        return _Raw(response.status, response.reason or "", body, endpoint)
+        return RawResponse(response.status, response.reason or "", body, endpoint)
 
     def _count(self, method: str, status: str) -> None:
         self.asked[method, status] += 1
@@ -502,7 +518,8 @@ class PveClient:
     async def _credentials(self, method: str, path: str) -> dict[str, str]:
         credentials = self._connection.credentials
         if isinstance(credentials, Token):
-            return {"Authorization": f"PVEAPIToken={credentials.id}={credentials.secret.reveal()}"}
+            secret = credentials.secret.reveal()
+            return {"Authorization": self.product.authorization.format(id=credentials.id, secret=secret)}
         if path == "/access/ticket":
             return {}
         ticket = await self._valid_ticket(credentials)

@@ -106,6 +106,9 @@ class Cluster:
             self._client = PveClient(self._connection, clock=self.clock)
         return self._client
 
+    def attach(self, attachment: object) -> None:
+        self._attachments[type(attachment)] = attachment
+
     def attachment(self, kind: type[Attached]) -> Attached:
         """What this server keeps for the cluster, by its class: runs, background jobs, the freeze.
 

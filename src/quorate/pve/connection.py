@@ -1,4 +1,4 @@
-"""How to reach a cluster: endpoints, credentials, trust and limits; and the clock that everything waits by."""
+"""How to reach a server: endpoints, credentials, trust and limits; and the clock that everything waits by."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from quorate.hints import ToolHint, tools
 from quorate.secret import Secret
 
 
@@ -31,7 +32,47 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-__all__ = ["Connection", "Limits", "Password", "Secret", "Token", "Trust"]
+__all__ = ["PBS", "PVE", "Connection", "Limits", "Password", "Product", "Secret", "Token", "Trust"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The server behind a connection. Both products share the transport, and differ in these."""
+
+    name: str
+    port: int
+    authorization: str
+    """The header of a token, with its id and secret."""
+    show_certificate: str
+    """The command that shows its certificate on the server."""
+    renew_certificate: str
+    service: str
+    """The service that answers."""
+    overview: ToolHint
+    """Shows whether it is well."""
+    recent_tasks: ToolHint
+
+
+PVE = Product(
+    "PVE",
+    8006,
+    "PVEAPIToken={id}={secret}",
+    "pvenode cert info",
+    "pvecm updatecerts --force",
+    "pveproxy",
+    tools.node_list,
+    tools.task_list,
+)
+PBS = Product(
+    "PBS",
+    8007,
+    "PBSAPIToken={id}:{secret}",
+    "proxmox-backup-manager cert info",
+    "proxmox-backup-manager cert update --force",
+    "proxmox-backup-proxy",
+    tools.pbs_status,
+    tools.pbs_task_list,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +117,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One cluster, through any of its nodes."""
+    """One cluster, through any of its nodes, or one backup server."""
 
     endpoints: tuple[str, ...]
     """Base URLs such as `https://pve1:8006`, tried in order."""
     credentials: Token | Password
     trust: Trust = field(default_factory=Trust)
     limits: Limits = field(default_factory=Limits)
+    product: Product = PVE

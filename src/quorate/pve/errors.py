@@ -32,7 +32,7 @@ from quorate.problems import (
     Unreachable,
 )
 from quorate.pve import trust
-from quorate.pve.connection import Connection
+from quorate.pve.connection import PVE, Connection, Product
 from quorate.pve.uploads import UploadBody
 
 # PVE answers nearly every semantic error with HTTP 500, so only its text distinguishes them.
@@ -290,43 +290,45 @@ async def explain(connection: Connection, endpoint: str, method: str, path: str,
     """Why there is no answer. The order matters, because aiohttp's errors derive from each other."""
     match error:
         case aiohttp.ServerFingerprintMismatch():
-            return trust.mismatch(endpoint, connection.trust, error.got)
+            return trust.mismatch(endpoint, connection, error.got)
         case aiohttp.ClientConnectorCertificateError():
             cause = error.certificate_error
-            return await trust.untrusted_certificate(endpoint, str(getattr(cause, "verify_message", "") or cause))
+            why = str(getattr(cause, "verify_message", "") or cause)
+            return await trust.untrusted_certificate(endpoint, connection.product, why)
         case aiohttp.ClientSSLError():
             return Unreachable(
                 f"{endpoint} does not speak TLS as expected",
                 why=connection_failure(error),
-                next_step="Check the port (PVE's is 8006)",
+                next_step=f"Check the port ({connection.product.name}'s is {connection.product.port})",
             )
         case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
             return _no_connection(endpoint, error)
         case TimeoutError():
             return too_slow(connection, method, path)
         case BodyRefused():
-            return _rejected_answer(method, path, error)
+            return _rejected_answer(connection.product, method, path, error)
         case _:
-            return _broken_connection(method, path, error)
+            return _broken_connection(connection.product, method, path, error)
 
 
 def too_slow(connection: Connection, method: str, path: str) -> Problem:
     seconds = connection.limits.request_seconds
     if method != "GET":
-        return outcome_unknown(method, path, f"There was no answer within {seconds:g} s")
+        return outcome_unknown(method, path, f"There was no answer within {seconds:g} s", connection.product)
     return TimedOut(
-        f"PVE did not answer GET {path} within {seconds:g} s",
+        f"{connection.product.name} did not answer GET {path} within {seconds:g} s",
         next_step=Advice(
-            "The node may be overloaded: check it, or raise request_seconds in the config", tools.node_list
+            "The node may be overloaded: check it, or raise request_seconds in the config", connection.product.overview
         ),
     )
 
 
-def not_pve(path: str, status: int, size: int, error: str) -> Problem:
+def not_its_api(product: Product, path: str, status: int, size: int, error: str) -> Problem:
     return ServerFailed(
-        f"The answer to {path} is not from the PVE API",
+        f"The answer to {path} is not from the {product.name} API",
         why=f"HTTP {status}, {size} bytes: {error}",
-        next_step="Check that the address is PVE's own (port 8006) and not a web proxy in front of it",
+        next_step=f"Check that the address is {product.name}'s own (port {product.port}) and not a web proxy in front "
+        "of it",
     )
 
 
@@ -359,20 +361,20 @@ def _no_connection(endpoint: str, error: Exception) -> Unreachable:
     )
 
 
-def _broken_connection(method: str, path: str, error: Exception) -> Problem:
+def _broken_connection(product: Product, method: str, path: str, error: Exception) -> Problem:
     why = connection_failure(error)
     if method != "GET":
-        return outcome_unknown(method, path, f"The connection broke: {why}")
+        return outcome_unknown(method, path, f"The connection broke: {why}", product)
     return TimedOut(
         f"The connection broke during GET {path}",
         why=why,
-        next_step=Advice("Try again; if it persists, check the nodes", tools.node_list),
+        next_step=Advice("Try again; if it persists, check the nodes", product.overview),
     )
 
 
-def _rejected_answer(method: str, path: str, error: BodyRefused) -> Problem:
+def _rejected_answer(product: Product, method: str, path: str, error: BodyRefused) -> Problem:
     if method != "GET":
-        return outcome_unknown(method, path, f"The answer {error}")
+        return outcome_unknown(method, path, f"The answer {error}", product)
     return ServerFailed(
         f"The answer to GET {path} was rejected",
         why=f"It {error}",
@@ -396,11 +398,11 @@ def interrupted_upload(body: UploadBody, problem: OutcomeUnknown) -> Problem:
     )
 
 
-def outcome_unknown(method: str, path: str, why: str) -> OutcomeUnknown:
+def outcome_unknown(method: str, path: str, why: str, product: Product = PVE) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"It is not known whether {method} {path} took effect",
         why=why,
         next_step=Advice(
-            "It was not sent again. Look at the tasks and the target before you repeat it", tools.task_list
+            "It was not sent again. Look at the tasks and the target before you repeat it", product.recent_tasks
         ),
     )

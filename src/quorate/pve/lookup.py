@@ -14,7 +14,7 @@ from quorate.suggestions import did_you_mean, similar
 
 CANDIDATES_SHOWN = 8
 SELECTIONS_KEPT = 16
-GUEST_ARGUMENTS = ("guest", "guests", "exclude", "add_guests", "remove_guests")
+GUEST_ARGUMENTS = ("guest", "guests", "exclude", "add_guests", "remove_guests", "other")
 
 
 class StaleName(Conflict):

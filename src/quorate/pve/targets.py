@@ -14,8 +14,10 @@ from quorate.pve.tasks import Upid
 from quorate.pve.wire import Request
 
 GUEST, NODE, STORAGE, POOL, GUESTS = "guest", "node", "storage", "pool", "guests"
-HOST = "host"
-"""No API call reaches a host, but rules can be about hosts."""
+HOST, DATASTORE = "host", "datastore"
+"""No API call of PVE reaches these, but rules can be about them. A datastore is called SERVER/STORE/NAMESPACE."""
+BACKUP = "backup"
+"""The kind of a step's target: DATASTORE:TYPE/ID, which concerns the datastore and the guest that was backed up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from quorate.hints import Advice, tools
 from quorate.problems import BadTaskId, NodeOffline, Problem, ServerFailed, TimedOut, Unreachable
@@ -52,6 +52,8 @@ class Upid:
     type: str
     id: str
     user: str
+    first_line: ClassVar[int] = 0
+    """The number of the first line of its log."""
 
     @classmethod
     def parse(cls, text: str) -> Upid:
@@ -135,7 +137,7 @@ async def read_state(client: PveClient, upid: Upid) -> TaskState:
 
 async def read_log(client: PveClient, upid: Upid, *, start: int = 0, limit: int = LOG_PAGE) -> tuple[list[str], int]:
     """Lines from `start` on, and the total number of lines."""
-    answer = await client.request("GET", upid.path + "/log", {"start": start, "limit": limit})
+    answer = await client.request("GET", upid.path + "/log", {"start": start + upid.first_line, "limit": limit})
     lines = [str(line.get("t", "")) for line in answer.data or []]
     if lines == [EMPTY_LOG]:
         return [], 0

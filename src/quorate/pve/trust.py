@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from quorate.problems import UntrustedCertificate
-from quorate.pve.connection import Trust
+from quorate.pve.connection import PVE, Connection, Product, Trust
 
 HANDSHAKE_SECONDS = 8.0
 
@@ -54,7 +54,7 @@ async def peer_certificate(endpoint: str, context: ssl.SSLContext, seconds: floa
             shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             return shown
         finally:
-            writer.close()
+            writer.transport.abort()  # a server that never says goodbye would keep it open
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
@@ -76,19 +76,27 @@ async def presented_fingerprint(endpoint: str) -> str | None:
     return fingerprint_text(hashlib.sha256(certificate).digest())
 
 
-def mismatch(endpoint: str, trust: Trust, digest: bytes) -> UntrustedCertificate:
+def mismatch(endpoint: str, connection: Connection, digest: bytes) -> UntrustedCertificate:
     return UntrustedCertificate(
         f"The certificate of {endpoint} is not the pinned one",
-        why=f"Pinned is {fingerprint_text(fingerprint_bytes(trust.fingerprint or ''))}, "
+        why=f"Pinned is {fingerprint_text(fingerprint_bytes(connection.trust.fingerprint or ''))}, "
         f"the server shows {fingerprint_text(digest)}",
-        next_step="If it was renewed, compare with `pvenode cert info` on the node and set the new fingerprint; "
-        "if not, someone may be in between",
+        next_step=f"If it was renewed, compare with `{connection.product.show_certificate}` on the node and set the "
+        "new fingerprint; if not, someone may be in between",
         facts={"fingerprint": fingerprint_text(digest)},
     )
 
 
-async def untrusted_certificate(endpoint: str, why: str) -> UntrustedCertificate:
+async def untrusted_certificate(endpoint: str, product: Product, why: str) -> UntrustedCertificate:
     seen = await presented_fingerprint(endpoint)
+    if product is not PVE:
+        return UntrustedCertificate(
+            f"The certificate of {endpoint} is not trusted",
+            why=f"{why}; {product.name} signs its own certificate unless configured otherwise",
+            next_step=f"It shows the SHA-256 fingerprint {seen}. Compare with `{product.show_certificate}` on the "
+            "server; if equal, set it as fingerprint in the config file",
+            facts={"fingerprint": seen},
+        )
     return UntrustedCertificate(
         f"The certificate of {endpoint} is not trusted",
         why=f"{why}; PVE signs its own certificates unless configured otherwise",

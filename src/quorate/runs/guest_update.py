@@ -118,6 +118,7 @@ async def run_guest_update(
         },
         warnings=() if checks else ("No check was specified: only a failing update is rolled back",),
         risk=Risk.DESTROY,
+        risk_because="a rollback discards what the guest writes during the update",
     )  # fmt: skip
     return start_plan(pve, outline, at, window)
 

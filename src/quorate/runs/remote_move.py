@@ -102,6 +102,7 @@ async def run_remote_move(
         needs=_departure(source, move, delete_source=delete_source),
         elsewhere=(_room_check(source, destination, move),),
         risk=Risk.DESTROY,
+        risk_because=f"{source} leaves this cluster" + (", and is deleted here" if delete_source else ""),
     )
     return start_plan(pve, outline, at, window)
 

@@ -119,6 +119,8 @@ async def run_restore_drill(
         },
         needs=tuple(calls),
         risk=Risk.DESTROY,
+        risk_because="it deletes guests, but only the copies that it restores itself",
+        destroys_only_its_own=True,
     )  # fmt: skip
     return start_plan(pve, outline, at, window)
 

@@ -77,6 +77,9 @@ class Outline:
     elsewhere: tuple[Action, ...] = ()
     """Steps in other clusters, before the run exists: what is judged there."""
     risk: Risk | None = None
+    risk_because: str = ""
+    """Why it has this risk, if not for commands on nodes."""
+    destroys_only_its_own: bool = False
 
 
 def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | None) -> Plan:
@@ -109,6 +112,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
         outline.target,
         outline.needs,
         risk=outline.risk,
+        risk_because=outline.risk_because,
         later=True,
     )
     return Plan(
@@ -119,6 +123,7 @@ def start_plan(pve: Cluster, outline: Outline, at: str | None, window: str | Non
         after=which_run if outline.elsewhere else None,  # facts of a single step are shown anyway
         risk=outline.risk,
         about=outline.about or ((outline.target,) if outline.target else ()),
+        destroys_only_its_own=outline.destroys_only_its_own,
     )
 
 

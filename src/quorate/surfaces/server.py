@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp.server import MCPServer, ServerRequestContext
 from mcp.server.apps import APP_MIME_TYPE, Apps, client_supports_apps
@@ -42,7 +42,7 @@ from pydantic import ValidationError
 from quorate import __version__
 from quorate.documents import Unreadable, read_json
 from quorate.hints import Advice, Naming, tools
-from quorate.log import CallRecord, current_call
+from quorate.log import CallRecord, current_call, record_call
 from quorate.operations.arguments import LONGEST_NAME, LONGEST_TEXT, refuse_oversized
 from quorate.pipeline.caller import (
     ALL_BY_DEFAULT,
@@ -58,8 +58,8 @@ from quorate.pipeline.caller import (
 from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.redaction import clean_text
 from quorate.problems import BadArgument, NotFound, Problem, Refused
+from quorate.pve.connection import Clock
 from quorate.surfaces import rendering
-from quorate.surfaces.call_log import CallLog
 from quorate.surfaces.native import Surface
 
 if TYPE_CHECKING:
@@ -86,6 +86,48 @@ def no_credentials() -> tuple[str, Scope]:
 def _remarks(transport: str) -> list[str]:
     """Instructions are made once, before any caller is known."""
     return ["Your token may allow less; tools beyond its scope are not listed."] if transport == "http" else []
+
+
+class CallObserver(Protocol):
+    """Is notified of each call, such as metrics."""
+
+    def start_call(self) -> None: ...
+
+    def end_call(self, call: CallRecord) -> None: ...
+
+
+class CallLog:
+    """Middleware of the SDK that writes a line of the log for each tool call, as its result shows it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.observers: list[CallObserver] = []
+
+    async def __call__(self, ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        for observer in self.observers:
+            observer.start_call()
+        call = CallRecord(str((ctx.params or {}).get("name")))
+        try:
+            with record_call(call, self._clock.monotonic):
+                try:
+                    result = await call_next(ctx)
+                except Exception:
+                    call.outcome = "refused"
+                    raise
+                call.outcome = _outcome(result)
+                return result
+        finally:
+            for observer in self.observers:
+                observer.end_call(call)
+
+
+def _outcome(result: Any) -> str:
+    """The outcome, from the wire form of the result."""
+    if isinstance(result, dict) and result.get("resultType") == "input_required":
+        return "asked"
+    return "error" if isinstance(result, dict) and result.get("isError") else "ok"
 
 
 class Server(MCPServer[Any]):

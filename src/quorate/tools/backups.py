@@ -16,6 +16,7 @@ from quorate.hints import Advice, see, tools
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
+from quorate.pbs import BackupServers
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, ServerFailed, catch_problem
 from quorate.pve import values
 from quorate.pve.backups import excluded_paths, excluded_volumes
@@ -164,10 +165,11 @@ async def backup_show(
     """What a backup holds: the guest's configuration, disks and networks at that time."""
     archive = await find_backup(pve, backup, node)
     config, guest_notes = await asyncio.gather(archived_config(pve, archive), archived_notes(pve, archive))
-    options = {key: value for key, value in config.items() if key not in _SECRET}
+    options = {key: value for key, value in config.items() if key not in SECRET_OPTIONS}
     excluded = excluded_volumes(config, is_vm=not archive.is_container)
     disks = {key: options.pop(key) for key in sorted(options) if values.is_disk(key, options[key])}
     networks = {key: options.pop(key) for key in sorted(options) if values.bus_of(key) == "net"}
+    known = await read_evidence(pve, archive)
     return {
         "backup": archive.volid,
         "guest": archive.vmid,
@@ -179,6 +181,7 @@ async def backup_show(
         "protected": bool(archive.protected),
         "verified": archive.verified or "unknown",
         "notes": archive.notes or "",
+        **known,
         **({"guest_notes": guest_notes} if guest_notes else {}),
         **({"not_included": excluded} if excluded else {}),
         "disks": disks,
@@ -187,7 +190,38 @@ async def backup_show(
     }
 
 
-_SECRET = frozenset({"cipassword", "env", "digest"})
+SECRET_OPTIONS = frozenset({"cipassword", "env", "digest"})
+
+
+async def read_evidence(pve: Cluster, backup: StoredVolume) -> dict[str, Any]:
+    """What a configured backup server knows about a backup on one of its datastores."""
+    servers = pve.attachment(BackupServers)
+    if not servers.servers or not backup.name.startswith("backup/"):
+        return {}
+    storages = {str(row["storage"]): row for row in await pve.get("/storage") or ()}
+    storage = storages.get(backup.storage, {})
+    server = servers.find(storage)
+    if server is None:
+        return {}
+    store, namespace = str(storage.get("datastore", "")), str(storage.get("namespace") or "")
+    try:
+        stored = await server.find_named(store, namespace, backup.name.removeprefix("backup/"))
+    except Problem as problem:
+        return {"backup_server": {"server": server.name, "not_read": str(problem)}}
+    when = stored.verified_at
+    return {
+        "backup_server": {
+            "server": server.name,
+            "datastore": store,
+            **({"namespace": namespace} if namespace else {}),
+            "verified": stored.verified or "never",
+            **({"verified_at": moment(when)} if when else {}),
+            **({"verified_by": stored.verified_by} if stored.verified_by else {}),
+            "encryption": stored.crypt_mode,
+            **({"key": stored.key} if stored.key else {}),
+            "owner": stored.owner,
+        }
+    }
 
 
 async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> StoredVolume:
@@ -201,8 +235,7 @@ async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> Stor
 
 async def archived_config(pve: Cluster, backup: StoredVolume) -> dict[str, str]:
     """The guest's configuration as stored in the backup, without its snapshots and comments."""
-    pairs = (line.partition(": ") for line in await _read_archived(pve, backup) if not line.startswith("#"))
-    return {key: value for key, colon, value in pairs if colon}
+    return parse_config(await _read_archived(pve, backup))
 
 
 async def archived_notes(pve: Cluster, backup: StoredVolume) -> str:
@@ -216,7 +249,18 @@ async def _read_archived(pve: Cluster, backup: StoredVolume) -> list[str]:
         text = await pve.get(f"/nodes/{backup.node}/vzdump/extractconfig", volume=backup.volid)
     except ServerFailed as problem:
         raise Conflict(f"{backup} cannot be inspected", why=problem.what) from None
-    return re.split(r"^\[", str(text), maxsplit=1, flags=re.M)[0].splitlines()
+    return head_of(str(text))
+
+
+def head_of(text: str) -> list[str]:
+    """The lines of a guest's configuration file above its snapshots."""
+    return re.split(r"^\[", text, maxsplit=1, flags=re.M)[0].splitlines()
+
+
+def parse_config(lines: Iterable[str]) -> dict[str, str]:
+    """The options among these lines, without comments."""
+    pairs = (line.partition(": ") for line in lines if not line.startswith("#"))
+    return {key: value for key, colon, value in pairs if colon}
 
 
 # -- making ------------------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ async def firewall_options_set(
             "No option was specified",
             next_step=either(Advice("Give {enable}", enable=NAMED), "a policy", Advice("{options}", options=NAMED)),
         )
-    await _check_names(pve, firewall, settings)
+    defaults = await _check_names(pve, firewall, settings)
     stored = await _read_options(pve, firewall)
     present = stored.pop("digest", "")
     current = with_defaults(firewall, stored)
@@ -80,19 +80,19 @@ async def firewall_options_set(
             f"The firewall options of {firewall.label} have changed since they were read",
             next_step=Advice("Read them again, then decide", tools.firewall_get),
         )
-    summary = f"Set firewall options of {firewall.label}: " + ", ".join(
-        f"{name}={value}" for name, value in settings.items()
-    )
+    summary = f"Set firewall options of {firewall.label}"
     params = {**unset_empty(settings), **({"digest": present} if present else {})}
     call = Call(summary, "PUT", f"{firewall.base}/options", params, firewall.target)
-    edit = await create_or_change(pve, stored, call, call)
+    edit = await create_or_change(pve, stored, call, call, defaults=defaults)
     if edit.call is None:
         return edit.plan(f"the firewall of {firewall.label} already has these settings")
     changed = {name: value for name, value in settings.items() if name in edit.changed}
+    summary = f"{summary}: " + ", ".join(f"{name}={value}" for name, value in changed.items())
     after = {name: value for name, value in (current | changed).items() if value != ""}
     return Plan(
         summary,
-        (edit.call,),
+        (replace(edit.call, summary=summary),),
+        tuple(f"{name}={value} is so already" for name, value in settings.items() if name not in changed),
         facts={"was": {name: stored.get(name, _default_of(current, name)) for name in changed}},
         warnings=tuple(await _option_warnings(pve, firewall, changed, after)),
         after=partial(_show_stored, pve, firewall),
@@ -104,7 +104,7 @@ def _default_of(current: Mapping[str, Any], name: str) -> str:
 
 
 async def _read_options(pve: Cluster, firewall: FirewallScope) -> dict[str, Any]:
-    """What PVE has stored, without defaults: a value equal to the default is stored like any other."""
+    """What PVE has stored, without defaults."""
     stored = dict(await pve.get(f"{firewall.base}/options"))
     if "enable" in stored:
         stored["enable"] = int(bool(int(stored["enable"])))  # the cluster keeps the time it was switched on
@@ -117,13 +117,16 @@ async def _show_stored(pve: Cluster, firewall: FirewallScope) -> dict[str, Any]:
     return {"stored": stored}
 
 
-async def _check_names(pve: Cluster, firewall: FirewallScope, names: Iterable[str]) -> None:
+async def _check_names(pve: Cluster, firewall: FirewallScope, names: Iterable[str]) -> dict[str, Any]:
+    """Refuse unknown options; returns the defaults that the API declares. A policy has none, so it is always stored."""
     match = (await pve.facts()).find("PUT", f"{firewall.base}/options")
     assert match is not None, firewall.base
     known = [name for name in match.endpoint.parameters if name not in _NOT_OPTIONS]
     for name in names:
         if name not in known:
             raise unknown(f"{firewall.scope} firewall option", name, known)
+    declared = {name: (match.endpoint.schema_of(name) or {}).get("default") for name in names}
+    return {name: default for name, default in declared.items() if default is not None}
 
 
 async def _option_warnings(

@@ -309,6 +309,8 @@ class NewGuest:
     warnings: tuple[str | Wording, ...] = ()
     objections: tuple[str, ...] = ()
     """Why PVE will refuse to start it."""
+    next_step: Callable[[Target], Advice] | None = None
+    """By default, to start it or to see its state."""
     read_back: bool = True
     """Whether the result shows status, disks and networks of the new guest."""
 
@@ -330,7 +332,9 @@ class NewGuest:
         return Plan(
             create.summary,
             (*self.prepare, create, *finish, *([start_call(pve, target)] if start else [])),
-            next_step=see("See its state and addresses", tools.guest_get(guest=target.id, detail=True))
+            next_step=self.next_step(target)
+            if self.next_step
+            else see("See its state and addresses", tools.guest_get(guest=target.id, detail=True))
             if runs
             else Advice("Start it", tools.guest_power(guest=target.id, action="start")),
             facts={"vmid": int(target.id), "node": self.node, **self.facts},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,7 @@ from quorate.operations.privileges import (
     NeededCall,
     calls_of_level,
     closed_calls,
+    including_privileges,
     is_decided,
     missing_privileges,
     paths_of,
@@ -42,6 +44,7 @@ from quorate.pve.values import DISKS, bus_of
 from quorate.suggestions import did_you_mean, similar
 from quorate.tools.acl import checked_path
 from quorate.tools.directory import PLAIN_ID, acl, holder, roles
+from quorate.tools.token_trial import TokenTrial, as_token
 
 READS_AT_ONCE = 8
 PATHS_AT_ONCE = 50
@@ -71,6 +74,8 @@ async def permission_audit(
     level: Annotated[Literal["read", "operate", "admin"], Meta(description="What would this access level need?")]
     | None = None,
     toolsets: Annotated[list[str], Meta(description="For level; default: all but api")] | None = None,
+    secret: Annotated[str, Meta(description="Where the token's secret is, vault:NAME: asks PVE as the token")]
+    | None = None,
 ) -> dict[str, Any]:
     """What a user or token may do on paths and guests; what it lacks for a tool call (planned, not run) or an
     access level, with the pveum commands that grant it."""
@@ -78,16 +83,32 @@ async def permission_audit(
     if tool and level:
         raise BadArgument("tool and level cannot be combined", next_step="Ask for one at a time")
     asked = await _paths(pve, paths or [], guests)
-    effective = await _EffectivePrivileges.of(pve, identity)
-    answer: dict[str, Any] = {"who": identity}
-    if tool:
-        return answer | await _for_tool(pve, effective, tool, arguments or {})
-    if level:
-        return answer | await _for_level(pve, effective, level, toolsets, asked)
-    if arguments or toolsets:
+    if (arguments and not tool) or (toolsets and not level):
         raise BadArgument("arguments requires tool, and toolsets requires level")
+    question = partial(_answer, pve, asked, privileges, tool, arguments, level, toolsets)
+    if secret is None:
+        return {"who": identity, **await question(await _EffectivePrivileges.of(pve, identity))}
+    async with as_token(pve, identity, secret) as trial:
+        answer = await question(await _EffectivePrivileges.of(pve, identity, trial))
+        return {"who": identity, **answer, "exercised": f"PVE answered {trial.reads} reads as {identity}"}
+
+
+async def _answer(
+    pve: Cluster,
+    asked: list[str],
+    privileges: list[str] | None,
+    tool: str | None,
+    arguments: dict[str, Any] | None,
+    level: str | None,
+    toolsets: list[str] | None,
+    effective: _EffectivePrivileges,
+) -> dict[str, Any]:
+    if tool:
+        return await _for_tool(pve, effective, tool, arguments or {})
+    if level:
+        return await _for_level(pve, effective, level, toolsets, asked)
     held = await effective.on(asked) if asked else await effective.everywhere()
-    answer |= {"rights": await _describe(pve, held)}
+    answer: dict[str, Any] = {"rights": await _describe(pve, held)}
     if privileges:
         answer |= await _for_privileges(pve, effective, privileges, asked)
     return answer
@@ -111,12 +132,14 @@ class _EffectivePrivileges:
     pve: Cluster
     who: str
     known: PrivilegeMap = field(default_factory=dict)
+    trial: TokenTrial | None = None
+    """A connection as this token, which PVE itself answers."""
 
     @classmethod
-    async def of(cls, pve: Cluster, who: str) -> _EffectivePrivileges:
-        effective = cls(pve, who)
+    async def of(cls, pve: Cluster, who: str, trial: TokenTrial | None = None) -> _EffectivePrivileges:
+        effective = cls(pve, who, trial=trial)
         held = await effective.on(["/"])
-        if not held["/"] and who != pve.client.identity:
+        if not held["/"] and who != pve.client.identity and trial is None:
             await effective._refuse_unknown()
         return effective
 
@@ -138,6 +161,9 @@ class _EffectivePrivileges:
         return dict(sorted(privileges.items())[:PATHS_AT_ONCE])
 
     async def _read(self, **params: str) -> PrivilegeMap:
+        if self.trial is not None:
+            own: PrivilegeMap = await self.trial.privileges(**params)
+            return own
         if self.who != self.pve.client.identity:
             params["userid"] = self.who
         privileges: PrivilegeMap = await self.pve.get("/access/permissions", **params)
@@ -180,12 +206,19 @@ async def _for_privileges(
             raise BadArgument(f"There is no privilege {name!r}", next_step=f"Available: {', '.join(known)}")
     on = paths or ["/"]
     await effective.on(on)
-    missing: dict[str, dict[str, list[str]]] = {
-        path: {name: [] for name in requested if not effective.has(path, name)}
-        for path in on
-        if any(not effective.has(path, name) for name in requested)
-    }
-    return await _verdict(pve, effective, missing, "custom")
+    facts = await pve.facts()
+    included = {name: including_privileges(facts, name) for name in requested}
+    missing: dict[str, dict[str, list[str]]] = {}
+    covered: list[str] = []
+    for path, name in itertools.product(on, requested):
+        if effective.has(path, name):
+            continue
+        if wider := sorted(other for other in included[name] if effective.has(path, other)):
+            covered.append(f"{path}: {wider[0]} is held, and PVE takes it wherever it asks for {name}")
+        else:
+            missing.setdefault(path, {})[name] = []
+    answer = await _verdict(pve, effective, missing, "custom")
+    return {**answer, "included": covered} if covered else answer
 
 
 async def _for_level(
@@ -308,8 +341,12 @@ async def _rehearse(
         call = None if is_self else _needed_call(facts, "GET", path, params)
         if call is None or call in rehearsed.refused_reads:
             return
-        await effective.on(paths_of(facts, [call], effective.who))
-        if missing_privileges(facts, [call], effective.who, effective.has):
+        if effective.trial is not None:
+            is_refused = await effective.trial.refusal(path, params) is not None
+        else:
+            await effective.on(paths_of(facts, [call], effective.who))
+            is_refused = bool(missing_privileges(facts, [call], effective.who, effective.has))
+        if is_refused:
             refused[f"GET {path}"] = call
             raise PermissionMissing(f"{effective.who} may not read {path}", facts={"request": f"GET {path}"})
 
@@ -389,10 +426,16 @@ async def _verdict(
 ) -> dict[str, Any]:
     if not missing:
         return {"allowed": True}
+    facts = await pve.facts()
     listed = [
         {
             "path": path,
             "privileges": sorted(lacking),
+            "or": [
+                f"{other} instead of {name}"
+                for name in sorted(lacking)
+                for other in sorted(including_privileges(facts, name))
+            ],
             "for": sorted({call for calls in lacking.values() for call in calls})[:5],
         }
         for path, lacking in sorted(missing.items())

@@ -20,6 +20,7 @@ from quorate.problems import Conflict, NotFound, Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.filtered_cluster import BLANK
 from quorate.pve.lookup import View
+from quorate.pve.targets import DATASTORE, Hides, Subject
 from quorate.tools.health_findings import KINDS
 from quorate.units import duration, moment, parse_span
 from quorate.watch.finding_store import SEVERITIES, Event, Finding, Findings
@@ -53,16 +54,17 @@ async def _filter_of(cluster: Cluster) -> _Filter:
 
 
 class Visibility:
-    def __init__(self, clusters: dict[str, _Filter], hosts: frozenset[str]) -> None:
+    def __init__(self, clusters: dict[str, _Filter], hosts: frozenset[str], hides: Hides | None) -> None:
         self._clusters = clusters
         self._hosts = hosts
+        self._hides = hides
 
     @classmethod
     async def of(cls, homelab: Homelab) -> Visibility:
         filters = {}
         for cluster in homelab.clusters:
             filters[cluster.name] = await _filter_of(cluster)
-        return cls(filters, frozenset(host.name for host in await homelab.hosts.all()))
+        return cls(filters, frozenset(host.name for host in await homelab.hosts.all()), homelab.hides)
 
     def event(self, event: Event) -> Event | None:
         cluster_filter = self._clusters.get(event.cluster)
@@ -78,8 +80,10 @@ class Visibility:
         """The finding without what is hidden; None if it is about something hidden."""
         seen = finding.seen_as
         if finding.cluster == HOMELAB:
-            visible = seen.target.partition(" ")[2].split(":")[0] in self._hosts
-            return self._blank_finding(finding, *self._clusters.values()) if visible else None
+            kind, _, name = seen.target.partition(" ")
+            name = name.split(":")[0]
+            visible = self._shows_datastore(name) if kind == "pbs" else name in self._hosts
+            return self._blank_finding(self._without_hidden(finding), *self._clusters.values()) if visible else None
         if finding.cluster == SERVER:
             about = seen.evidence.get("cluster")
             if about in (None, HOMELAB):
@@ -95,6 +99,20 @@ class Visibility:
         return self._blank_finding(
             replace(finding, seen_as=msgspec.structs.replace(seen, subjects=subjects)), cluster_filter
         )
+
+    def _without_hidden(self, finding: Finding) -> Finding:
+        """A backup server's finding without the guests that some cluster hides."""
+        seen = finding.seen_as
+        hidden = [
+            subject for subject in seen.subjects if not all(each.shows(subject) for each in self._clusters.values())
+        ]
+        if not hidden or self._hides is None:
+            return finding
+        subjects = tuple(subject for subject in seen.subjects if subject not in hidden)
+        return replace(finding, seen_as=msgspec.structs.replace(seen, subjects=subjects))
+
+    def _shows_datastore(self, name: str) -> bool:
+        return self._hides is None or self._hides(Subject(DATASTORE, name)) is None
 
     def _blank_finding(self, finding: Finding, *filters: _Filter) -> Finding:
         """The finding with hidden names blanked, in the note of its acknowledgment, too."""

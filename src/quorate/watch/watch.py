@@ -22,7 +22,7 @@ from quorate.state.store import Lease, Store, new_owner
 from quorate.state.trail import AuditTrail
 from quorate.tools.health_findings import KINDS
 from quorate.watch.channels import Channel
-from quorate.watch.checks import hosts, server
+from quorate.watch.checks import backup_servers, hosts, server
 from quorate.watch.cycle import ClusterWatch
 from quorate.watch.finding_store import Events, Finding, Findings
 from quorate.watch.notifier import Notifier
@@ -65,6 +65,7 @@ class Watch:
         self._clusters = [ClusterWatch(cluster, settings, store, trail) for cluster in clusters]
         self._by_name = {cluster.name: cluster for cluster in clusters}
         self._hosts = hosts.HostFacts(homelab)
+        self._backup_servers = backup_servers.BackupServerFacts(homelab)
         self._approvals = Approvals(store)
         self._freeze = Freeze(store)
         self._runs = RunStore(store)
@@ -197,12 +198,21 @@ class Watch:
         begun = self._clock.monotonic()
         try:
             async with asyncio.timeout(CYCLE_SECONDS):
-                await self._hosts.read()
+                await asyncio.gather(self._hosts.read(), self._backup_servers.read())
         except TimeoutError:
             return
-        states = self._hosts.states
-        observations = list(hosts.judge(states))
-        await self._findings.observe(HOMELAB, observations, lambda source: hosts.covers(states, source))
+        states, servers = self._hosts.states, self._backup_servers.states
+        observations = [
+            *hosts.judge(states),
+            *backup_servers.judge(servers, self.settings, self._clock.time()),
+        ]
+        await self._findings.observe(
+            HOMELAB,
+            observations,
+            lambda source: (
+                backup_servers.covers(servers, source) if source.startswith("pbs ") else hosts.covers(states, source)
+            ),
+        )
         await self._watchers.note(
             HOMELAB,
             self._clock.time(),

@@ -167,8 +167,8 @@ async def test_with_several_clusters_the_tools_are_about_the_first(tmp_path):
         listed = await quorate.facts("proxmox_list_vms")
         assert {vm["vmid"] for vm in listed["vms"]} == {100, 302}
         await quorate.facts("proxmox_reboot_resource", vmid=100, confirm=True)
-        assert quorate.writes("lab") == [("POST", "/nodes/lab1/qemu/100/status/reboot")]
-        assert quorate.writes("prod") == []
+        assert quorate.writes_to("lab") == [("POST", "/nodes/lab1/qemu/100/status/reboot")]
+        assert quorate.writes_to("prod") == []
         text = await quorate.refusal("proxmox_get_resource", vmid=203)
         assert "There is no guest 203" in text
 

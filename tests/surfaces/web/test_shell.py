@@ -15,12 +15,11 @@ import pytest
 from quorate.config import Approval
 from quorate.config.http import HttpSettings
 from quorate.homelab.shells import INVITED_SECONDS, MAX_INVITATIONS, MAX_OPEN
-from quorate.ssh.settings import Login, SshSettings
 from quorate.state.approvals import State
 from quorate.state.limits import Freeze
 from quorate.state.passphrase import Passphrase
 from quorate.surfaces.web import listener, shell
-from tests.rigs.homelab import house
+from tests.rigs.homelab import house, house_with
 from tests.rigs.own_system import own_system
 from tests.rigs.web_server import Web, served
 
@@ -81,19 +80,13 @@ class Page:
 
 @asynccontextmanager
 async def place(tmp_path, *, http: HttpSettings | None = None, **options: Any) -> AsyncIterator[Place]:
-    async with own_system(tmp_path / "box") as box:
-        ssh = SshSettings(Login(user="root"), known_hosts=(box.known_hosts,), pins=tmp_path / "pins")
-        async with house(tmp_path, {}, homelab={"ssh": ssh}, **options) as built:
-            arguments = {
-                "host": "box",
-                "address": "127.0.0.1",
-                "port": box.port,
-                "user": "root",
-                "key": str(box.key_file),
-            }
-            await built.quorate.facts("host_register", **arguments)
-            async with served(built.quorate, http) as web, aiohttp.ClientSession() as session:
-                yield Place(web, session)
+    async with (
+        own_system(tmp_path / "box") as box,
+        house_with(box, tmp_path, **options) as built,
+        served(built.quorate, http) as web,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Place(web, session)
 
 
 async def test_a_person_types_into_a_real_terminal_and_the_audit_knows_only_that(tmp_path):

@@ -175,3 +175,15 @@ async def test_an_earlier_denial_is_the_first_thing_on_the_card(tmp_path):
             text = (await person.get()).text
             said = text.index("You denied this less than a minute ago: &lt;b&gt;still&lt;/b&gt; needed")
             assert said < text.index('<h2 id="title-') < text.index("What will be lost")
+
+
+async def test_a_restore_drill_asks_for_the_guests_name_and_threatens_nothing(tmp_path):
+    async with console(tmp_path, toolsets=("all",)) as quorate, browser(quorate) as person:
+        async with quorate.client() as client:
+            await client.call_tool("run_restore_drill", {"guest": "docker01", "wait": 0})
+        card = (await person.get()).text
+        assert "Prove 1 backup: vm 102" in card
+        assert "Type <b>docker01</b> to approve" in card
+        assert "it deletes guests, but only the copies that it restores itself" in card
+        assert "This cannot be undone" not in card
+        assert "a command on a Proxmox VE node" not in card

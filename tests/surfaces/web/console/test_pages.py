@@ -75,7 +75,7 @@ async def test_a_sparkline_and_the_points_of_a_chart_come_from_recorded_load(tmp
 
 async def test_the_map_is_a_picture_and_a_table(tmp_path):
     async with console(tmp_path) as quorate, browser(quorate) as person:
-        assert "docker01" in (await person.get("/map")).text
+        assert '<a href="/console/guests/102">docker01</a>' in (await person.get("/map")).text
         assert (await person.get("/map.svg")).text.lstrip().startswith("<svg")
 
 
@@ -398,3 +398,21 @@ async def test_the_search_finds_guests_hosts_storages_findings_and_pages(tmp_pat
         assert (await person.get("/search?q=docker01")).url.path == "/console/guests/102", "the only hit opens at once"
         assert (await person.get("/search?q=timel")).url.path == "/console/timeline"
         assert "Nothing matches" in (await person.get("/search?q=no-such-thing")).text
+
+
+async def test_what_changed_between_a_page_and_its_stream_of_events_is_not_missed(tmp_path):
+    async with console(tmp_path) as quorate, browser(quorate) as person:
+        page = await person.get("/inventory")
+        address = re.search(r'sse-connect="(/console/events[^"]*)"', page.text)
+        assert address is not None
+        await person.submit(form_with(await person.get("/freeze"), action="freeze"))
+        async with person.http.stream("GET", address[1].replace("&amp;", "&")) as stream:
+            events = [line async for line in _first_event(stream)]
+        assert events == ["event: freeze"]
+
+
+async def _first_event(stream):
+    async for line in stream.aiter_lines():
+        if line.startswith("event: "):
+            yield line
+            return

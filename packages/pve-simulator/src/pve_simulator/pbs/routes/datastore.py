@@ -305,12 +305,16 @@ def delete_snapshot(call: Call) -> None:
     store.remove(call.namespace, group, snapshot, call.server.clock.now())
 
 
-@route("GET", "/admin/datastore/{store}/notes")
-def read_notes(call: Call) -> Any:
+def _readable_snapshot(call: Call) -> Snapshot:
     snapshot = snapshot_of(call, "Datastore.Audit", "Datastore.Backup")[2]
     if snapshot is None:
         raise no_such_file()
-    return snapshot.notes
+    return snapshot
+
+
+@route("GET", "/admin/datastore/{store}/notes")
+def read_notes(call: Call) -> Any:
+    return _readable_snapshot(call).notes
 
 
 @route("PUT", "/admin/datastore/{store}/notes")
@@ -325,10 +329,7 @@ def update_notes(call: Call) -> None:
 
 @route("GET", "/admin/datastore/{store}/protected")
 def read_protected(call: Call) -> Any:
-    snapshot = snapshot_of(call, "Datastore.Audit", "Datastore.Backup")[2]
-    if snapshot is None:
-        raise no_such_file()
-    return snapshot.protected
+    return _readable_snapshot(call).protected
 
 
 @route("PUT", "/admin/datastore/{store}/protected")
