@@ -118,6 +118,8 @@ NOT_IN_THE_DEMO = {
 async def test_every_example_about_a_cluster_runs_unchanged(tmp_path: Path) -> None:
     async with rig(tmp_path, ssh=True) as quorate:
         for operation in operations(TOOLSETS).values():
+            if operation.name in OVER_THE_NETWORK:
+                continue
             pairs = parse_pairs(example_pairs(operation), operation.schema())
             answer = await quorate.call(operation.name, **pairs | ({"dry_run": True} if operation.changes else {}))
             expected = NOT_IN_THE_DEMO.get(operation.name, "")
@@ -134,7 +136,10 @@ NOT_ON_ITS_HOSTS = {
     **dict.fromkeys(("service_uninstall", "service_upgrade"), "no Compose"),
 }
 """The demo has no Docker, and no host outside its cluster."""
-OVER_THE_NETWORK = {"script_run": "it fetches the script of the day"}
+OVER_THE_NETWORK = {
+    "image_to_template": "it fetches the published checksums",
+    "script_run": "it fetches the script of the day",
+}
 
 
 @pytest.mark.anyio

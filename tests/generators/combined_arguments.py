@@ -9,7 +9,7 @@ from typing import Any
 
 from pve_simulator.cluster.firewall import Firewalls, with_digest
 from pve_simulator.world import World
-from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, IMAGE, ISO, NO_OPTIONS, TEMPLATE
+from tests.generators.population import BACKUP, CONTENT, CT_BACKUP, HOSTS, IMAGE, ISO, NO_OPTIONS, TEMPLATE, VM_BACKUP
 
 
 def combined_arguments(world: World, image: Path) -> Mapping[str, list[dict[str, Any]]]:
@@ -60,6 +60,12 @@ def combined_arguments(world: World, image: Path) -> Mapping[str, list[dict[str,
         ],
         "backup_prune": [
             {"storage": "pbs", "keep": "last=1"}, {"storage": "pbs", "keep": "last=1", "guest": 203},
+        ],
+        "backup_file_restore": [
+            {"backup": VM_BACKUP, "path": HOSTS},
+            {"backup": VM_BACKUP, "path": HOSTS, "guest": 104, "to": "/root/hosts"},
+            {"backup": VM_BACKUP, "path": HOSTS, "file": str(image.with_name("restored"))},
+            {"backup": VM_BACKUP, "path": HOSTS, "to": "/etc/hosts", "overwrite": True},
         ],
         "backup_restore": [
             {"backup": BACKUP}, {"backup": CT_BACKUP}, {"backup": BACKUP, "vmid": 108, "overwrite": True},

@@ -6,7 +6,7 @@ from typing import Any
 
 from pve_simulator.world import World
 from quorate.operations.registry import Operation
-from tests.generators.population import BACKUP, PAUSED_RUN
+from tests.generators.population import BACKUP, CT_BACKUP, PAUSED_RUN
 
 
 def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
@@ -17,7 +17,7 @@ def read_arguments(operation: Operation, world: World) -> list[dict[str, Any]]:
     known: dict[str, list[dict[str, Any]]] = {
         "access_list": [{"kind": kind} for kind in ("users", "groups", "roles", "realms", "tokens", "acl", "pools")],
         "api_search": [{"words": "backup schedule"}, {"path": "/cluster/backup", "method": "GET"}],
-        "backup_show": [{"backup": BACKUP}],
+        "backup_files": [{"backup": CT_BACKUP, "path": "/etc"}], "backup_show": [{"backup": BACKUP}],
         "capacity_plan": [
             {}, {"cores": 2, "memory": "4G", "disk": "20G"}, {"fails": "pve2"},
             {"count": 3, "memory": "4G", "disk": "20G", "reserve": "10%"},

@@ -13,6 +13,7 @@ from quorate.operations.registry import operations
 from quorate.pve import values
 from tests.pipeline.test_policy import policy
 from tests.rigs.mcp_session import Rig, rig, second_server, text_of
+from tests.rigs.several_clusters import several_clusters
 
 pytestmark = pytest.mark.anyio
 
@@ -232,3 +233,39 @@ async def test_a_refusal_names_no_guest_that_is_hidden_from_the_caller(tmp_path:
             refused = await veiled.refusal("change_undo", change=entry["change"])
             assert name not in refused
             assert "108" not in refused.replace(entry["change"], "")  # whose digits are random
+
+
+async def test_without_an_id_the_last_changes_that_can_be_undone_are_listed_newest_first(tmp_path: Path) -> None:
+    async with rig(tmp_path, in_memory=True) as quorate:
+        assert "None of the last changes" in str(await quorate.facts("change_undo"))
+        first = await quorate.facts("guest_configure", guest=108, cores=4)
+        await quorate.facts("guest_power", guest=108, action="start")
+        second = await quorate.facts("guest_configure", guest=109, description="new")
+        before = [await config_of(quorate, vmid) for vmid in (108, 109)]
+        listed = await quorate.facts("change_undo")
+        assert [row["change"] for row in listed["undoable"]] == [second["change"], first["change"]]
+        assert "vm 109" in listed["undoable"][0]["plan"]
+        assert [await config_of(quorate, vmid) for vmid in (108, 109)] == before
+        await quorate.facts("guest_configure", guest=108, cores=2)  # the first change cannot be undone exactly any more
+        listed = await quorate.facts("change_undo")
+        assert first["change"] not in [row["change"] for row in listed["undoable"]]
+
+
+async def test_the_list_names_no_guest_that_a_rule_hides(tmp_path: Path) -> None:
+    async with rig(tmp_path, in_memory=True) as quorate:
+        await quorate.facts("guest_configure", guest=109, description="new")
+        hidden = policy("[[rules]]\nname = 'mine'\nvmids = [109]\ndeny = 'read'\n")
+        async with second_server(quorate, tmp_path / "audit.jsonl", in_memory=True, policy=hidden) as other:
+            assert "undoable" not in await other.facts("change_undo")
+
+
+async def test_with_several_clusters_the_journal_knows_the_one_of_a_change(tmp_path: Path) -> None:
+    async with several_clusters(tmp_path) as quorate:
+        changed = await quorate.facts("guest_configure", guest="scratch", cores=4)
+        undone = await quorate.facts("change_undo", change=changed["change"])
+        assert undone["cluster"] == "lab"
+        assert quorate.sims["lab"].world.guests[302].config["cores"] == 8
+        listed = await quorate.facts("change_undo", cluster="lab")
+        assert undone["change"] in [row["change"] for row in listed["undoable"]]
+        assert "There is no change" in await quorate.refusal("change_undo", change="0123456789abcdef")
+        assert "on which cluster" in await quorate.refusal("change_undo")

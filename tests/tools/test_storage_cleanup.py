@@ -2,10 +2,11 @@
 
 import pytest
 
+from pve_simulator.access.directory import Token, User
 from pve_simulator.guests.guest import Snapshot
 from pve_simulator.storage.storages import Volume
 from quorate.config.policy import Policy, Rule
-from tests.rigs.mcp_session import text_of
+from tests.rigs.mcp_session import second_server, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -137,3 +138,18 @@ async def test_a_protected_guest_keeps_its_detached_disks(quorate):
     facts = await quorate.facts("storage_cleanup", what=["detached"], storage="local-lvm")
     assert facts["result"] == "nothing to do"
     assert "vm 108 test-vm is protected" in facts["kept"][0]
+
+
+async def test_what_the_token_may_not_delete_is_kept_with_the_privilege_it_lacks(quorate, tmp_path):
+    leave_things_behind(quorate)
+    access = quorate.sim.world.access
+    access.users["clean@pve"] = User(
+        "clean@pve", tokens={"mcp": Token("0badc0de-0000-4000-8000-00000000cafe", privsep=False)}
+    )
+    access.grant("/", "PVEAuditor", "clean@pve")
+    access.grant("/storage/local-lvm", "PVEDatastoreAdmin", "clean@pve")
+    access.invalidate_cache()
+    async with second_server(quorate, tmp_path / "weak.jsonl", token="clean@pve!mcp") as weak:
+        plan = await weak.facts("storage_cleanup", what=["orphans", "detached", "deleted_guests"], dry_run=True)
+    assert [step["call"].split("content/")[-1] for step in plan["steps"]] == [ORPHAN]
+    assert f"{EXTRA} on pve1 (1G): clean@pve!mcp may not destroy disks of vm 108 test-vm." in plan["kept"]

@@ -70,7 +70,7 @@ MODULES: Final = {
     "snapshots": "tools.snapshots",
     "storage": "tools.storage_cleanup tools.storages tools.volumes",
     "images": "tools.image_templates tools.images tools.templates",
-    "backups": "tools.backup_coverage tools.backup_jobs tools.backup_restore tools.backups",
+    "backups": "tools.backup_coverage tools.backup_files tools.backup_jobs tools.backup_restore tools.backups",
     "metrics": "tools.metrics",
     "access": "tools.access tools.acl tools.groups tools.permissions tools.pools tools.roles tools.tokens tools.users",
     "firewall": "tools.firewall tools.firewall_explain tools.firewall_rules",

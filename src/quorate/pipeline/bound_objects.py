@@ -248,10 +248,10 @@ async def _bound_in_part(backend: Backend, plan: Plan) -> list[BoundObject]:
 
 
 def _binding_calls(step: Call | Action) -> Sequence[Call]:
-    """Not the examples of a run: each of its steps is a change that is bound when it is made."""
+    """Not the examples of a run: each of its steps is a change that is bound when it is made. Nor reads."""
     if isinstance(step, Call):
         return (step,)
-    return () if step.later else step.needs
+    return () if step.later else [call for call in step.needs if call.method != "GET"]
 
 
 async def _bind_host(backend: Backend, target: Target) -> BoundObject:

@@ -242,6 +242,11 @@ async def route(
     if isinstance(run := arguments.get("run"), str) and "run" in operation.arguments.__struct_fields__:
         runs = open_sites[0].cluster.attachment(RunStore)
         return Route([sites.find(await runs.cluster_of(run), caller)], arguments)
+    if isinstance(change := arguments.get("change"), str) and operation.name == "change_undo":
+        entry = await open_sites[0].cluster.attachment(RunStore).find_change(change.strip())
+        # A change of a cluster that the caller must not know about is as unknown as one that does not exist.
+        own = [site for site in open_sites if entry is not None and site.name == entry.get("cluster")]
+        return Route((own or open_sites)[:1], arguments)
     if operation.spans == "any":
         return Route(open_sites[:1], arguments)
     if changes or operation.spans == "one":

@@ -182,6 +182,10 @@ class PveClient:
             return self._decode(path, await self._send("GET", path, params or {}))
         return self._decoded_write(method, path, await self._write(method, path, params or {}))
 
+    async def download(self, path: str, /, **params: Any) -> bytes:
+        """The bytes of a file, as many as an answer may have."""
+        return bytes((await self._send("GET", path, params)).body)
+
     async def upload(
         self, path: str, params: Mapping[str, Any], source: ServerFile | bytes, report: Report | None = None
     ) -> ApiResponse:

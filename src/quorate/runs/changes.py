@@ -16,9 +16,12 @@ from quorate.operations.undo import Values, fingerprint, read_options, takes_sna
 from quorate.problems import Conflict, NotFound, Problem
 from quorate.pve.cluster import Cluster
 from quorate.runs.start import runs_of
-from quorate.state.journal import Outcome
+from quorate.state.chain import CHANGE
+from quorate.state.journal import Journal, Outcome
+from quorate.state.trail import Filters
 
 _GUEST = re.compile(r"/nodes/(?P<node>[^/]+)/(?P<type>qemu|lxc)/(?P<vmid>\d+)/config")
+MOST_EXAMINED, MOST_LISTED = 50, 10
 DONE = (Outcome.DONE, Outcome.WARNINGS)
 
 
@@ -28,8 +31,13 @@ DONE = (Outcome.DONE, Outcome.WARNINGS)
     search_words="undo revert change back configuration mistake previous value restore setting",
     example="change=0123456789abcdef dry_run=true",
 )
-async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="The `change` in its result")]) -> Plan:
+async def change_undo(
+    pve: Cluster,
+    change: Annotated[str, Meta(description="The `change` in its result; default: list the last ones")] | None = None,
+) -> Plan:
     """Undo a configuration change exactly; refused with the reason if that is not possible."""
+    if change is None:
+        return await _list_undoable(pve)
     entry = await runs_of(pve).find_change(change.strip())
     if entry is None or entry.get("cluster") != pve.name or await _is_hidden(pve, entry):
         raise NotFound(
@@ -41,6 +49,43 @@ async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="The
             f"The change {change} cannot be undone: it ended as {entry.get('outcome')}",
             next_step="Only a change that is done can be undone",
         )
+    calls, unchanged = await _plan_undo(pve, entry)
+    return Plan(
+        f"Undo: {entry.get('plan')}",
+        calls,
+        unchanged=unchanged,
+        facts={"undoes": change.strip(), "of": entry.get("time", "")},
+    )
+
+
+async def _list_undoable(pve: Cluster) -> Plan:
+    """The last changes that could be undone now, newest first; nothing is done."""
+    entries = await pve.attachment(Journal).trail.entries(Filters(clusters=frozenset([pve.name])), MOST_EXAMINED)
+    rows: list[dict[str, Any]] = []
+    for entry in reversed(entries):
+        if len(rows) < MOST_LISTED and entry.get(CHANGE) and await _is_undoable(pve, entry):
+            rows.append({"change": entry[CHANGE], "time": entry.get("time", ""), "plan": entry.get("plan", "")})
+    if not rows:
+        return Plan("List what can be undone", unchanged=("None of the last changes can be undone",))
+    return Plan(
+        "List what can be undone",
+        unchanged=("Nothing was undone yet: give the id of one of these changes",),
+        facts={"undoable": rows},
+    )
+
+
+async def _is_undoable(pve: Cluster, entry: Mapping[str, Any]) -> bool:
+    if entry.get("outcome") not in DONE or not entry.get("replaced") or await _is_hidden(pve, entry):
+        return False
+    try:
+        calls, _ = await _plan_undo(pve, entry)
+    except Problem:
+        return False
+    return bool(calls)
+
+
+async def _plan_undo(pve: Cluster, entry: Mapping[str, Any]) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+    """The calls that restore what the change replaced, and what they leave as it is."""
     steps = [step for step in entry.get("wire") or [] if isinstance(step, Mapping)]
     calls: list[Call] = []
     unchanged: list[str] = []
@@ -55,12 +100,7 @@ async def change_undo(pve: Cluster, change: Annotated[str, Meta(description="The
             unchanged.append(f"{wire.get('method')} {wire.get('path')} changed nothing")
         else:
             calls.append(call)
-    return Plan(
-        f"Undo: {entry.get('plan')}",
-        tuple(calls),
-        unchanged=tuple(unchanged),
-        facts={"undoes": change.strip(), "of": entry.get("time", "")},
-    )
+    return tuple(calls), tuple(unchanged)
 
 
 async def _is_hidden(pve: Cluster, entry: Mapping[str, Any]) -> bool:

@@ -43,7 +43,7 @@ class _Surroundings:
     toolset="provision",
     risk=Risk.DESTROY,
     search_words="renumber change vmid id number of a vm container rename move to another id",
-    example="guest=test-vm vmid=150",
+    example="guest=dev-sandbox vmid=150",
 )
 async def guest_renumber(
     pve: Cluster,

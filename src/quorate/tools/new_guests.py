@@ -182,8 +182,8 @@ def plain_value(key: str, value: Any) -> str | float | bool:
 # -- the operator's defaults -------------------------------------------------------------------------------------------
 
 NOBODY_CAN_LOG_IN = Advice(
-    "Nobody can log in: cloud-init sets neither an SSH key nor a password. Give {cloud_init} with ssh_keys or "
-    "password, or let the operator set ssh_keys in [defaults]",
+    "Nobody can log in: cloud-init sets neither an SSH key nor a password. Give {cloud_init} with one of them, or let "
+    "the operator set SSH keys in [defaults]",
     cloud_init=NAMED,
 )
 

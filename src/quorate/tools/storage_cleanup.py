@@ -12,14 +12,14 @@ from quorate.hints import Advice, tools
 from quorate.operations.plan import Call, Plan
 from quorate.operations.preconditions import refuse_locked
 from quorate.operations.registry import Risk, operation
-from quorate.problems import Problem
+from quorate.problems import PermissionMissing, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.tools.guest_options import Config, ConfigEdit, refuse_protected, write_config
-from quorate.tools.storages import StoredVolume, age, survey
+from quorate.tools.storages import StoredVolume, age, require, survey
 from quorate.tools.volume_usage import DISKS, Usage, is_detached, read_usage
 from quorate.tools.volumes import VOLUMES_AT_ONCE, StorageNames, names, plan_deletion, refuse_needed
-from quorate.units import size
+from quorate.units import count_of, size
 
 Kind = Literal["orphans", "detached", "deleted_guests"]
 DAY = 86400
@@ -46,7 +46,7 @@ class _Cleanup:
     toolset="storage",
     risk=Risk.DESTROY,
     search_words="clean up free space orphaned leftover detached unused disks backups of deleted guests purge reclaim",
-    example="storage=local-lvm what=[orphans,detached]",
+    example="storage=local-lvm what=orphans",
 )
 async def storage_cleanup(
     pve: Cluster,
@@ -86,7 +86,7 @@ async def storage_cleanup(
     where = ", ".join(names(storage) or ()) or "the storages"
     if not calls:
         return Plan(f"Clean up {where}", unchanged=("Nothing there can be cleaned up",), facts=facts)
-    summary = f"Clean up {where}: delete {cleanup.count} volumes ({facts['frees']})"
+    summary = f"Clean up {where}: delete {count_of(cleanup.count, 'volume')} ({facts['frees']})"
     more = len(calls) - VOLUMES_AT_ONCE
     rest = Advice(f"{more} more calls are left. Repeat it", tools.storage_cleanup) if more > 0 else None
     return Plan(summary, tuple(calls[:VOLUMES_AT_ONCE]), facts=facts, independent=True, next_step=rest)
@@ -125,6 +125,7 @@ async def _plan_removals(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
         guest = await pve.guest(vmid)
         config: Config = await guest.get("config")
         try:
+            await require(pve, f"destroy disks of {guest}", f"/vms/{vmid}", "VM.Config.Disk")
             refuse_locked(guest, config)
             refuse_protected(guest, config, "its disks")
         except Problem as problem:
@@ -140,7 +141,12 @@ async def _plan_removals(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
 
 async def _delete(pve: Cluster, cleanup: _Cleanup) -> list[Call]:
     calls = []
-    for volume, reason in cleanup.deletions:
-        await refuse_needed(pve, volume)
-        calls.append(plan_deletion(volume, reason))
+    for volume, reason in list(cleanup.deletions):
+        try:
+            await refuse_needed(pve, volume)
+        except PermissionMissing as problem:
+            cleanup.deletions.remove((volume, reason))
+            cleanup.keep(volume, problem.what)
+        else:
+            calls.append(plan_deletion(volume, reason))
     return calls

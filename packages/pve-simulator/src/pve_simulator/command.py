@@ -102,7 +102,7 @@ async def _serve(options: argparse.Namespace) -> None:
         names += ["ssh_ports", "ssh_key_file", "ssh_known_hosts"] if options.ssh else []
         ready: dict[str, object] = {name: getattr(cluster, name) for name in names}
         if options.pbs is not None:
-            ready["pbs"] = await _start_backup_server(stack, options, clock)
+            ready["pbs"] = await _start_backup_server(stack, options, clock, cluster)
         if options.control is not None:
             from pve_simulator.control import ControlServer
 
@@ -137,10 +137,13 @@ def _cluster(options: argparse.Namespace, clock: Clock) -> SimulatedCluster:
     )
 
 
-async def _start_backup_server(stack: AsyncExitStack, options: argparse.Namespace, clock: Clock) -> dict[str, str]:
-    """Run a backup server next to the cluster; returns how to reach it."""
+async def _start_backup_server(
+    stack: AsyncExitStack, options: argparse.Namespace, clock: Clock, cluster: SimulatedCluster
+) -> dict[str, str]:
+    """Run a backup server with the backups of the cluster's storages of that type; returns how to reach it."""
     from pve_simulator.pbs.server import BackupServer
     from pve_simulator.simulator import parse_address
+    from pve_simulator.storage.backup_server import connect
 
     host, _ = parse_address(options.listen)
     server = BackupServer(
@@ -148,6 +151,7 @@ async def _start_backup_server(stack: AsyncExitStack, options: argparse.Namespac
         build=_add_datastore,
     )  # fmt: skip
     await stack.enter_async_context(server)
+    connect(cluster.world, server)
     names = ("url", "ca_file", "fingerprint", "token_id", "token_secret")
     return {name: getattr(server, name) for name in names} | {"datastore": _DATASTORE}
 

@@ -58,7 +58,7 @@ def test_a_backup_server_runs_next_to_the_cluster() -> None:
         pbs = ready["pbs"]
         authorization = f"PBSAPIToken={pbs['token_id']}:{pbs['token_secret']}"
         stores = get(f"{pbs['url']}/api2/json/admin/datastore", pbs["ca_file"], authorization)
-        assert [store["store"] for store in stores] == [pbs["datastore"]]
+        assert {store["store"] for store in stores} == {pbs["datastore"], "homelab"}
         assert len(pbs["fingerprint"].split(":")) == 32
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import html
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import hdrs, web
 
 from pve_simulator.http.refusals import Refusal, first_line
-from pve_simulator.http.routing import Payload, Text
+from pve_simulator.http.routing import Binary, Payload, Text
 
 SERVER = "pve-api-daemon/3.0"
 CONTENT_TYPE = "application/json;charset=UTF-8"
@@ -32,6 +33,9 @@ def success(data: Any, fmt: str, *, gzip_accepted: bool) -> web.Response:
     if isinstance(data, Text):
         headers = {hdrs.SERVER: SERVER, "Content-Disposition": f'attachment; filename="{data.filename}"'}
         return web.Response(body=data.text.encode(), headers={**headers, hdrs.CONTENT_TYPE: "text/plain"})
+    if isinstance(data, Binary):
+        headers = {hdrs.SERVER: SERVER, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(data.filename)}"}
+        return web.Response(body=data.content, headers={**headers, hdrs.CONTENT_TYPE: "application/octet-stream"})
     if isinstance(data, Payload):
         body = {"data": data.data}
         if data.total:  # PVE omits the total of an empty list

@@ -58,6 +58,14 @@ class Text:
 
 
 @dataclass(slots=True)
+class Binary:
+    """The bytes of a file, instead of JSON."""
+
+    content: bytes
+    filename: str
+
+
+@dataclass(slots=True)
 class Call:
     """One API call that has passed all checks of the server."""
 

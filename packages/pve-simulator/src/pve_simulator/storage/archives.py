@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from pve_simulator.guest_os.files import Entry as FileEntry
+from pve_simulator.guest_os.machine import Machines
 from pve_simulator.guests import drives
 from pve_simulator.guests.guest import GIB, MIB, Guest, Kind, OperatingSystem, Value, parse_size
 from pve_simulator.guests.status import SAVED_STATE
 from pve_simulator.nodes.tasks import TaskContext
+from pve_simulator.pbs.archives import Entry
 from pve_simulator.storage.storages import Storage, Volume
 from pve_simulator.world import World
 
@@ -85,6 +89,8 @@ class Archive:
     system: OperatingSystem = field(default_factory=OperatingSystem)
     content: Content | None = None
     """Its real disks, if any."""
+    files: Entry | None = None
+    """The files of the guest's system."""
 
     @property
     def text(self) -> str:
@@ -119,8 +125,31 @@ def included(kind: Kind, drive: drives.Drive) -> bool:
 def pack(world: World, guest: Guest) -> Archive:
     """The archive of a guest's current state."""
     config = {key: value for key, value in guest.config.items() if key not in _STATE_OPTIONS}
-    archive = Archive(guest.kind, guest.vmid, config, system=replace(guest.system))
+    files = file_tree(world.part(Machines).of(guest).files.snapshot())
+    archive = Archive(guest.kind, guest.vmid, config, system=replace(guest.system), files=files)
     return replace(archive, data=sum(_data_size(world, guest.node, drive) for drive in archive.drives()))
+
+
+_SPECIAL = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "char", stat.S_IFBLK: "block"}
+_NOT_STORED = frozenset({"proc", "sys", "run"})
+"""Other file systems, which a backup leaves out."""
+
+
+def file_tree(folder: FileEntry) -> Entry:
+    """The files of a guest as a backup stores them."""
+    children = {name: _store_entry(entry) for name, entry in folder.children.items() if name not in _NOT_STORED}
+    return Entry("folder", mtime=int(folder.mtime), children=children)
+
+
+def _store_entry(entry: FileEntry) -> Entry:
+    if entry.special is not None:
+        return Entry(_SPECIAL[entry.special], mtime=int(entry.mtime))
+    if entry.link is not None:
+        return Entry("symlink", entry.link.encode(), int(entry.mtime))
+    if entry.is_directory:
+        children = {name: _store_entry(child) for name, child in entry.children.items()}
+        return Entry("folder", mtime=int(entry.mtime), children=children)
+    return Entry("file", entry.read(), int(entry.mtime))
 
 
 def _data_size(world: World, node: str, drive: drives.Drive) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pve_simulator.nodes.tasks import TaskError
 
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from pve_simulator.storage.archives import Archive
 
 FILE_BASED = frozenset({"dir", "nfs", "cifs", "btrfs"})
+
+
+class Backups(Protocol):
+    """A backup server that keeps the volumes of a storage."""
+
+    def refresh(self, space: StorageSpace) -> None: ...
+
+    def store(self, volume: Volume) -> None: ...
+
+    def remove(self, volume: Volume) -> None: ...
+
+    def update(self, volume: Volume) -> None: ...
 
 
 class StorageFull(TaskError):
@@ -34,6 +46,7 @@ class Volume:
     notes: str | None = None
     protected: bool = False
     verified: bool | None = None  # None: never verified; PBS only
+    encrypted: str = ""  # the fingerprint of the key of an encrypted backup
     archive: Archive | None = None  # the contents of a backup that was made in the simulator
     checksums: dict[str, str] | None = None  # of a file, by algorithm, if known
     damaged: bool = False  # a backup that cannot be read to its end
@@ -83,6 +96,8 @@ class Storage:
     config: dict[str, str | int] = field(default_factory=dict)
     spaces: dict[str, StorageSpace] = field(default_factory=dict)
     defined_at: float = 0.0
+    backups: Backups | None = None
+    """The backup server that its volumes are on, if one is simulated."""
 
     def on_node(self, node: str) -> bool:
         """Whether the storage is available on this node."""
@@ -90,7 +105,10 @@ class Storage:
 
     def space(self, node: str) -> StorageSpace:
         """The space on this node; shared storages have one for all nodes."""
-        return self.spaces["" if self.shared else node]
+        space = self.spaces["" if self.shared else node]
+        if self.backups is not None:
+            self.backups.refresh(space)
+        return space
 
     def volumes(self, node: str) -> Iterator[Volume]:
         return iter(self.space(node).volumes.values())
@@ -105,6 +123,8 @@ class Storage:
             raise StorageFull(_no_room(self, volume))
         space.volumes[volume.volid] = volume
         space.volumes_used += volume.used
+        if self.backups is not None:
+            self.backups.store(volume)
 
     def remove(self, node: str, volid: str) -> Volume | None:
         """Remove a volume and free its space; None if there was none."""
@@ -112,7 +132,18 @@ class Storage:
         volume = space.volumes.pop(volid, None)
         if volume is not None:
             space.volumes_used -= volume.used
+            if self.backups is not None:
+                self.backups.remove(volume)
         return volume
+
+    def annotate(self, volume: Volume, *, notes: str | None = None, protected: bool | None = None) -> None:
+        """Set what describes a backup; empty notes are removed."""
+        if notes is not None:
+            volume.notes = notes or None
+        if protected is not None:
+            volume.protected = protected
+        if self.backups is not None:
+            self.backups.update(volume)
 
     def disk_name(self, vmid: int, number: int, kind: str, *, base: bool = False, fmt: str = "raw") -> str:
         """The volume identifier that PVE gives to disk `number` of a guest here."""

@@ -411,10 +411,10 @@ def _finish(job: Job, log: BackupLog, storage: Storage, guest: Guest, volume: Vo
     template = job.options.get("notes-template")
     if template:
         log.info("adding notes to backup")
-        volume.notes = notes(job.world, guest, str(template))
+        storage.annotate(volume, notes=notes(job.world, guest, str(template)))
     if job.options.get("protected"):
         log.info("marking backup as protected")
-        volume.protected = True
+        storage.annotate(volume, protected=True)
     setting = job.options.get("prune-backups", storage.config.get("prune-backups"))
     if setting is None or not job.options.get("remove", True):
         return

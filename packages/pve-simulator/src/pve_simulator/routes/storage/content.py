@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Any
 
@@ -90,7 +89,7 @@ def update_attributes(call: Call) -> None:
                 continue  # PVE still writes the notes file
             volume = volumes.existing(call.world, call.node, volid)
             if attribute == "notes":
-                volume.notes = call.params["notes"] or None
+                storage.annotate(volume, notes=call.params["notes"])
             else:
                 _protect(call, storage, volume, bool(call.params["protected"]))
 
@@ -113,7 +112,7 @@ def _protect(call: Call, storage: Storage, volume: Volume, protected: bool) -> N
         )
         if limit >= 0 and have >= limit:
             raise failure(f"The number of protected backups per guest is limited to {limit} on storage '{storage.id}'")
-    volume.protected = protected
+    storage.annotate(volume, protected=protected)
 
 
 @route(f"DELETE {_CONTENT}/{{volume}}")
@@ -160,6 +159,9 @@ def _complain_about_missing(context: TaskContext, storage: Storage, volid: str) 
 
 
 def _check_removable(world: World, node: str, storage: Storage, volume: Volume) -> None:
+    if volume.protected and storage.type == "pbs":
+        why = 'failed to delete snapshot - "cannot remove protected snapshot"'
+        raise TaskError(f"proxmox-backup-client failed: Error: {why}")
     if volume.protected:
         raise TaskError(f"cannot remove protected volume '{volume.name}' on '{storage.id}'")
     owner = world.guests.get(volume.vmid or 0)
@@ -202,77 +204,6 @@ def _copying(world: World, node: str, source: str, target_node: str, target: str
         context.log(f"DEBUG: end worker {upid}")
 
     return work
-
-
-_FILE_RESTORE = "/nodes/{node}/storage/{storage}/file-restore"
-_ROOT_DIRECTORIES = ("bin", "boot", "etc", "home", "opt", "root", "srv", "usr", "var")
-
-
-@route(f"GET {_FILE_RESTORE}/list")
-def list_files(call: Call) -> list[dict[str, Any]]:
-    _, volume = _snapshot(call)
-    path = _decode_path(call.params["filepath"])
-    if path in ("", "/"):
-        return [_row("/", name, leaf=False) for name in _archive_names(call, volume)]
-    parts = [part for part in path.split("/") if part]
-    if parts[0] not in _archive_names(call, volume):
-        raise failure(f"no such archive '{parts[0]}' in the backup")
-    if len(parts) == 1:
-        return [_row(f"/{parts[0]}/", name, leaf=False) for name in _ROOT_DIRECTORIES]
-    if len(parts) == 2 and parts[1] == "etc":
-        return [_row(f"/{parts[0]}/etc/", name, leaf=True) for name in ("hostname", "hosts", "os-release")]
-    return []
-
-
-@route(f"GET {_FILE_RESTORE}/download")
-def download(call: Call) -> str:
-    """The simulated backup server lists files but has no data."""
-    storage, _ = _snapshot(call)
-    server = storage.config.get("server", "localhost")
-    reason = "tcp connect error: Connection refused (os error 111)"
-    raise failure(f"proxmox-file-restore failed: Error: error connecting to https://{server}:8007/ - {reason}")
-
-
-def _snapshot(call: Call) -> tuple[Storage, Volume]:
-    """The backup of the call; only Proxmox Backup Server supports looking inside."""
-    name = call.params["volume"]
-    volid = name if ":" in name else f"{call.values['storage']}:backup/{name}"
-    storage, parsed = volume_access.check_access(call, volume_access.full_volid(call.values["storage"], volid))
-    if storage.type != "pbs":
-        raise bad_parameters({"storage": "Only PBS storages supported for file-restore."})
-    if parsed.vmid is not None:
-        call.require(f"/vms/{parsed.vmid}", "VM.Backup")
-    return storage, volumes.existing(call.world, call.node, volid)
-
-
-def _archive_names(call: Call, volume: Volume) -> list[str]:
-    archive = archives.open_archive(call.world, volume)
-    if archive.kind == "lxc":
-        return ["root.pxar.didx"]
-    return [f"drive-{drive.key}.img.fidx" for drive in archive.drives()]
-
-
-def _decode_path(text: str) -> str:
-    """Decode a base64 path; `/` is plain."""
-    if text == "/":
-        return text
-    try:
-        return base64.b64decode(text, validate=True).decode()
-    except ValueError as error:
-        raise failure("failed base64-decoding path") from error
-
-
-def _row(parent: str, name: str, *, leaf: bool) -> dict[str, Any]:
-    full = f"{parent}{name}".encode()
-    row: dict[str, Any] = {
-        "filepath": base64.b64encode(full).decode(),
-        "text": name,
-        "type": "f" if leaf else "v" if parent == "/" else "d",
-        "leaf": int(leaf),
-    }
-    if leaf:
-        row |= {"size": 220, "mtime": 1_736_500_000}
-    return row
 
 
 @route("GET /nodes/{node}/storage/{storage}/import-metadata")
@@ -324,6 +255,7 @@ def _volume_row(storage: Storage, volume: Volume) -> dict[str, Any]:
         row["subtype"] = "lxc" if "-lxc-" in volume.volid or "/ct/" in volume.volid else "qemu"
         row |= {"notes": volume.notes.split("\n")[0]} if volume.notes else {}  # lists show the first line
         row |= {"protected": 1} if volume.protected else {}
+        row |= {"encrypted": volume.encrypted} if volume.encrypted else {}
         if volume.verified is not None:
             row["verification"] = {"state": "ok" if volume.verified else "failed"}
     return row
