@@ -81,8 +81,7 @@ def _section(operation: Operation) -> str:
     rows = [_row(name, part, name in required) for name, part in schema["properties"].items()]
     table = "| argument | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
     risk = f"Risk: {operation.risk.value}; needs access `{NEEDED[operation.risk].value}`."
-    if operation.risk_of is not None:
-        least = operation.least_risk
+    if (least := operation.least_risk) is not operation.risk:
         access = f"`{NEEDED[least].value}` to `{NEEDED[operation.risk].value}`"
         risk = f"Risk: {least.value} to {operation.risk.value}, depending on the arguments; needs access {access}."
     return (

@@ -209,6 +209,10 @@ class ServerFailed(Problem):
     code = ProblemCode.SERVER
 
 
+class ListingRaced(ServerFailed):
+    """PVE gave up a list because something in it was deleted while it was made: asking again helps."""
+
+
 class AgentNotConfigured(ServerFailed):
     """The VM has no guest agent: its option is off."""
 

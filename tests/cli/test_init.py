@@ -127,6 +127,26 @@ def test_every_answer_can_be_an_option_and_no_terminal_is_needed(environ: dict[s
         assert plainly(environ, "call", "guest_list").returncode == 0
 
 
+def test_plain_hosts_need_no_proxmox_ve_and_the_doctor_is_content(environ: dict[str, str]) -> None:
+    done = plainly(environ, "init", "--toolsets", "hosts,map", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "quorate trust ADDRESS" in done.stdout
+    assert tomllib.loads(config_of(environ).read_text()) == {"access": "read", "toolsets": ["hosts", "map"]}
+    doctor = plainly(environ, "doctor")
+    assert doctor.returncode == 0, doctor.stdout
+    assert "No problems found." in doctor.stdout
+    register = ("host=nas", "address=192.0.2.9:2222", "user=me", "verify=false", "--access", "operate")
+    assert plainly(environ, "call", "host_register", *register).returncode == 0
+    assert "nas" in plainly(environ, "call", "host_list").stdout
+    assert "nas" in plainly(environ, "call", "network_map").stdout
+
+
+def test_with_a_toolset_for_guests_a_node_is_asked_for(environ: dict[str, str]) -> None:
+    done = plainly(environ, "init", "--toolsets", "hosts,guests")
+    assert done.returncode == 2
+    assert "--host" in done.stderr
+
+
 def test_a_missing_answer_without_a_terminal_names_the_option(environ: dict[str, str]) -> None:
     done = plainly(environ, "init")
     assert done.returncode == 2

@@ -45,7 +45,9 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "image_download.storage": pick(["local", "nas"]), "image_upload.storage": pick(["local", "nas"]),
         "target_storage": pick(["local-lvm", "tank", "nas"]),
         "wait_for": st.none(),  # it would wait for a guest that nothing installs
-        "older_than": st.just("1m"), "guest_clone.disk": st.just("64G"), "backup_job_set.tag": st.none(),
+        "snapshot_delete.older_than": st.just("1m"), "storage_cleanup.older_than": st.just(0),
+        "storage_cleanup.keep": st.just(["nobody"]), "from_storage": pick(["local-lvm", "tank"]),
+        "guest_clone.disk": st.just("64G"), "backup_job_set.tag": st.none(),
         # -- texts
         "name": words, "hostname": words, "description": st.text("abc äöü\n%&=,;", max_size=20), "comment": words,
         "notes": pick(["{{guestname}} by hand", "plain"]), "snapshot": pick(["alpha", "beta_2"]),

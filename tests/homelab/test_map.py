@@ -230,7 +230,7 @@ def test_full_disks_little_memory_and_failed_services_are_found():
         by_kind = findings_by_kind(machine(2, "a", filesystems=disk(percent)))
         assert by_kind.get("nearly full disk", (None,))[0] == severity
     poor = machine(2, "a", memory=Memory(total=8 * GIB, available=GIB // 2))
-    assert "0.5 GiB of 8.0 GiB" in findings_by_kind(poor)["little memory"][2]
+    assert "512M of 8G" in findings_by_kind(poor)["little memory"][2]
     broken = machine(2, "a", services=Services(manager="systemd", failed=("nut",)))
     assert "nut" in findings_by_kind(broken)["failed services"][2]
 
@@ -275,8 +275,8 @@ def test_a_suggestion_goes_where_most_is_free_and_tells_the_numbers():
     small = machine(4, "small", memory=Memory(total=GIB, available=GIB // 4))
     order = rank_rooms(rooms([busy, idle, small]), NEEDS["service"])
     assert [room.name for room in order] == ["idle", "busy", "small"]
-    assert "7.0 GiB of 8.0 GiB memory free" in order[0].reasons
-    assert order[2].objections == ["needs 1.0 GiB memory, 0.2 GiB free"]
+    assert "7G of 8G memory free" in order[0].reasons
+    assert order[2].objections == ["needs 1G memory, 256M free"]
 
 
 def test_the_kind_of_thing_decides_what_counts():

@@ -1,5 +1,6 @@
 """Names of arguments: synonyms are understood, slips get a suggestion, and a refusal lists what is valid."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,6 +229,29 @@ async def test_a_tool_that_does_not_exist_is_refused_with_a_listed_one(tmp_path,
         refusal = await quorate.refusal(name)
     assert f"There is no tool '{name}'. {hint}" in refusal
     assert len(refusal) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "toolset"),
+    [
+        ("capacity", "capacity_plan", "reports"),
+        ("network", "network_map", "map"),
+        ("firewall", "firewall_get", "firewall"),
+    ],
+)
+async def test_a_name_that_only_a_switched_off_tool_has_says_how_to_switch_it_on(
+    tmp_path: Path, name: str, tool: str, toolset: str
+) -> None:
+    async with rig(tmp_path, toolsets=None) as quorate:
+        refusal = await quorate.refusal(name)
+    assert f"There is no tool '{name}'. {tool} is switched off." in refusal
+    assert "add it to `toolsets` in config.toml and restart the client" in refusal
+    assert f"--toolsets +{toolset}" in refusal
+
+
+async def test_a_name_that_a_listed_tool_has_too_names_only_listed_ones(tmp_path: Path) -> None:
+    async with rig(tmp_path, toolsets=None) as quorate:
+        assert "Related tools: snapshot_create, snapshot_list." in await quorate.refusal("snapshots")
 
 
 async def test_a_name_in_another_case_is_suggested_alone(tmp_path):

@@ -17,7 +17,7 @@ from tests.rigs.host_tools import plain_tools
 from tests.rigs.mcp_session import Rig
 from tests.rigs.ssh_server import HOST
 
-TOOLS = ("tar", "mkdir", "mktemp", "chown", "chmod", "mv", "rm", "dirname", "cat", "sort", "grep")
+TOOLS = ("tar", "mkdir", "mktemp", "chown", "chmod", "mv", "rm", "dirname", "cat", "sort", "grep", "stat", "wc", "true")
 
 
 @dataclass

@@ -61,7 +61,11 @@ def add(commands: Any) -> None:
     init.add_argument("--host", metavar="ADDRESS", help="a node of the cluster, such as pve1.example.com or 10.0.0.5")
     init.add_argument("--pbs", metavar="ADDRESS", nargs="?", const="", help="add a Proxmox Backup Server instead")
     init.add_argument("--access", choices=tuple(LEVELS), help="access level")
-    init.add_argument("--toolsets", metavar="A,B", help="tools to serve: default, +NAME to add to it, all, homelab")
+    init.add_argument(
+        "--toolsets",
+        metavar="A,B",
+        help="tools to serve: default, +NAME to add to it, all, homelab; only hosts and the like: no Proxmox VE needed",
+    )
     init.add_argument("--pve", choices=("8", "9"), help="version of Proxmox VE, for the script to run there")
     init.add_argument("--name", metavar="NAME", help=f"name of the cluster (default: {USUAL_NAME})")
     init.add_argument("--fingerprint", metavar="SHA256", help="fingerprint of the certificate, if you have compared it")
@@ -93,10 +97,13 @@ def _init(options: argparse.Namespace) -> int:
     if options.adds:
         print(f"This adds a cluster to {file} and preserves the rest. Nothing is written until the end.")
     else:
-        print(f"This sets up a cluster in {file}. Nothing is written until the end.")
+        what = "plain hosts" if _needs_no_cluster(options) else "a cluster"
+        print(f"This sets up {what} in {file}. Nothing is written until the end.")
     options.name = _name(options, _clusters_in(file) if options.adds else ())
     if options.adds and options.toolsets:
         raise ConfigError(f"--toolsets applies to all clusters: change `toolsets` in {file} instead.")
+    if _needs_no_cluster(options):
+        return _init_hosts_only(options, file)
     try:
         chosen, connection, token_secret = _ask_all(options, file)
     except SetupStopped as reason:
@@ -110,6 +117,33 @@ def _init(options: argparse.Namespace) -> int:
     if options.access == Access.ADMIN.value:
         _offer_passphrase(options, file)
     _suggest(options, file, chosen)
+    return OK
+
+
+def _needs_no_cluster(options: argparse.Namespace) -> bool:
+    """Whether the tools that were chosen by option work on plain hosts alone."""
+    if not options.toolsets or options.host:
+        return False
+    try:
+        used = in_use(expand(toolset_names(options.toolsets.replace(",", " ").split())))
+    except KeyError as unknown:
+        raise ConfigError(f"{describe_unknown(unknown.args[0])}.") from None
+    return all(name in HOMELAB for name in used)
+
+
+def _init_hosts_only(options: argparse.Namespace, file: Path) -> int:
+    """A configuration without a cluster: hosts are registered later, one call each."""
+    options.access, chosen = _level(options), _toolsets(options)
+    _save(options, file, toml_text({"": {"access": options.access, "toolsets": chosen}}), file)
+    print(f"\nWritten: {file} (readable only by you).")
+    _set_up_client(options, file)
+    if options.access == Access.ADMIN.value:
+        _offer_passphrase(options, file)
+    config = _config_option(file)
+    print(
+        f"\nDone. Check the setup, then add the first host:\n  quorate doctor{config}\n  quorate trust ADDRESS{config}"
+    )
+    print(f"  quorate call host_register host=NAME address=ADDRESS user=LOGIN --access operate{config}")
     return OK
 
 
@@ -253,22 +287,29 @@ def _write(
         if options.adds
         else toml_text({"": {"access": options.access, "toolsets": toolsets}, f"clusters.{options.name}": described})
     )
+    _save(options, file, text, *((file,) if secret.file else (file, secret_file)), secret=secret)
+    print(
+        f"\nWritten: {file}"
+        + ("" if secret.file else f", and the secret in {secret_file}")
+        + " (readable only by you)."
+    )
+
+
+def _save(
+    options: argparse.Namespace, file: Path, text: str, *replaced: Path, secret: TokenSecret | None = None
+) -> None:
+    """Write the configuration and, unless it is in a file of its own, the token's secret; the old files are kept."""
     try:
-        for old in [path for path in (file, secret_file) if path.exists() and path != secret.file]:
+        for old in [path for path in replaced if path.exists()]:
             print(f"The old {old.name} was saved as {backup_of(old)}.")
-        if secret.file is None:
-            write_private(secret_file, secret.text + "\n")
+        if secret is not None and secret.file is None:
+            write_private(replaced[-1], secret.text + "\n")
         if options.adds:
             write_atomically(file, text, file.stat().st_mode & 0o777)
         else:
             write_private(file, text)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}.") from None
-    print(
-        f"\nWritten: {file}"
-        + ("" if secret.file else f", and the secret in {secret_file}")
-        + " (readable only by you)."
-    )
 
 
 def _with_cluster(file: Path, name: str, described: Mapping[str, object]) -> str:

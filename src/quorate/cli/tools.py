@@ -140,7 +140,7 @@ def access_for(risk: Any) -> str:
 
 def _risk(operation: Operation) -> str:
     most = f"{operation.risk.value}, needs --access {access_for(operation.risk)}"
-    if operation.risk_of is None:
+    if operation.least_risk is operation.risk:
         return most
     return f"{operation.least_risk.value} to {most}, depending on the arguments"
 

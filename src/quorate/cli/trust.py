@@ -163,7 +163,7 @@ def _trust_key(pins: Path, host: str, port: int) -> int:
 
 def _confirmation() -> str:
     try:
-        return input("Type yes to trust it: ").strip().lower()
+        return input("Do they match? Type yes to continue: ").strip().lower()
     except EOFError:
         return ""
 

@@ -24,6 +24,7 @@ from quorate.hints import Advice, see, tools
 from quorate.log import count_request
 from quorate.problems import (
     AuthenticationFailed,
+    ListingRaced,
     NodeOffline,
     NotFound,
     OutcomeUnknown,
@@ -365,6 +366,7 @@ class PveClient:
         """Send a write once, a read again after a failure; renew an expired ticket once."""
         attempts_left = READ_ATTEMPTS if method == "GET" else 1
         has_ticket = not self.is_token and path != "/access/ticket"
+        raced = False
         pause = FIRST_PAUSE
         node = self._node_in(path)
         async with self._time_limit(method, path) as deadline:
@@ -385,6 +387,11 @@ class PveClient:
                     if raw.status < 400:
                         return raw
                     raise self._problem(method, path, raw)
+                except ListingRaced:
+                    if raced:
+                        raise
+                    raced = True
+                    continue
                 except (Unreachable, TimedOut, NodeOffline) as problem:
                     attempts_left -= 1
                     hopeless = problem.facts.get("status") == 595 and await self._is_hopeless(node)

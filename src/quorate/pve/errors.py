@@ -19,6 +19,7 @@ from quorate.problems import (
     AuthenticationFailed,
     BadArgument,
     Conflict,
+    ListingRaced,
     NodeOffline,
     NoQuorum,
     NotFound,
@@ -46,6 +47,11 @@ _CONFLICT = re.compile(
 )
 _NO_AGENT = "No QEMU guest agent configured"
 _NOT_FOUND = re.compile(r"does not exist|no such |unable to find configuration file|hostname lookup '", re.I)
+_LISTING = re.compile(r"/nodes/[^/]+/(?:qemu|lxc|storage|tasks|storage/[^/]+/(?:content|status))")
+# What a program on the node or the cluster's file system says about a file that was there a moment ago.
+_VANISHED = re.compile(
+    r"No such file or directory|qemu-img|unable to stat|Configuration file '.*' does not exist", re.I
+)
 _OBJECTS = re.compile(r" ?(?:ssl:)?<[^<>]* object at [^<>]*>")
 _ID_TAKEN = re.compile(r"\.conf' failed: File exists|(?:VM|CT) \d+ already exists on node")
 # Without quorum /etc/pve is read-only, and PVE says so in three ways.
@@ -85,6 +91,8 @@ def http_problem(
             )
     if lacks_quorum(text):
         return NoQuorum(NO_QUORUM, why=f"PVE said: {text}", next_step=QUORUM_ADVICE, facts=facts)
+    if method == "GET" and _LISTING.fullmatch(path) and _VANISHED.search(text):
+        return ListingRaced(f"PVE could not list {path}", why=f"It said: {text}", next_step="Try again", facts=facts)
     if _NOT_FOUND.search(text):
         return NotFound(f"PVE did not find it: {text}", next_step=_where_to_look(text), facts=facts)
     if _CONFLICT.search(text):

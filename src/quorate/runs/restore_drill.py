@@ -19,6 +19,7 @@ from quorate.pve import values
 from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.errors import NO_QUORUM, QUORUM_ADVICE, lacks_quorum
+from quorate.runs.boot_proof import has_screen, prove_without_agent, remember_screen
 from quorate.runs.kind import Next, Step, StepResult, Work, declare, fail, finish
 from quorate.runs.start import At, Outline, Window, number_lines, start_plan
 from quorate.runs.steps import find_guest
@@ -29,7 +30,7 @@ from quorate.tools.backup_restore import backup_restore
 from quorate.tools.backups import archived_config
 from quorate.tools.cluster import lost_quorum
 from quorate.tools.storages import StoredVolume, survey
-from quorate.units import count_of, duration
+from quorate.units import duration
 
 MOST_BACKUPS = 20
 BOOT_SECONDS = 300.0
@@ -39,10 +40,6 @@ MOST_OUTAGES = 10
 """How often one backup is tried again because its node or the quorum was lost."""
 STARTED = "started, not proven"
 """The verdict on a VM that runs but gave no sign of its own system: its screen may show no more than the firmware."""
-FIRMWARE_SECONDS = 60.0
-"""How long a VM without an agent boots before its screen counts: until then, the firmware may write on it, too."""
-EVERY_PIXEL = 4096
-_SERIAL = re.compile(r"serial\d")
 _OUTAGE = re.compile(r"has no quorum|is offline")
 _DEVICES = re.compile(r"hostpci\d+|usb\d+|virtiofs\d+|dev\d+")
 
@@ -303,7 +300,7 @@ class RestoreDrill:
         if work.scope["check"] and "check" not in state:
             arguments = {"guest": guest.vmid, "command": work.scope["check"], "timeout": 300.0}
             return Next((Step(f"check-{number}", "guest_exec", arguments, f"Run the check in {guest}"),))
-        if guest.is_vm and _has_screen(config) and "screenshot" not in state:
+        if guest.is_vm and has_screen(config) and "screenshot" not in state:
             return Next((self._picture(guest, number),))
         if state.get("unanswered") and "check" not in state:
             return self._decide(state, STARTED, state["unanswered"])
@@ -338,51 +335,17 @@ class RestoreDrill:
         begun = float(state.setdefault("booting_since", now))
         agent = guest.is_vm and values.is_on(values.parse(str(config.get("agent", "0")), "enabled").get("enabled", "0"))
         if not agent and guest.is_vm:
-            return await self._wait_for_prompt(work, guest, number, state, config)
+            return await prove_without_agent(work, guest, number, state, config)
         if not guest.is_vm:
             state["booted"] = "container is running" + ("" if work.scope["check"] else "; no check was given")
             return Next(seconds=0.0)
         if now - begun >= float(work.scope["boot_seconds"]):
-            if _has_screen(config) and "screenshot" not in state:
+            if has_screen(config) and "screenshot" not in state:
                 return Next((self._picture(guest, number),))
             return await self._blame(work, item, state, f"its agent was silent for {duration(now - begun)}")
         left = float(work.scope["boot_seconds"]) - (now - begun)
         arguments = {"guest": guest.vmid, "until": "agent", "wait": min(WAIT_SECONDS, max(1.0, left))}
         return Next((Step(f"boot-{number}", "guest_wait", arguments, f"Wait for the agent of {guest}"),))
-
-    async def _wait_for_prompt(
-        self, work: Work, guest: Guest, number: int, state: dict[str, Any], config: Mapping[str, Any]
-    ) -> Next:
-        """Without an agent: Enter is pressed in its serial terminal until a prompt answers, then once at its screen.
-
-        Only in the copy: in a guest that someone uses, Enter could confirm anything.
-        """
-        waited, boot = work.pve.clock.time() - float(state["booting_since"]), float(work.scope["boot_seconds"])
-        serials = sorted(key for key, value in config.items() if _SERIAL.fullmatch(key) and value == "socket")
-        if serials and (prompt := await _ask_terminal(work, guest, serials[0])):
-            state["booted"] = f"{serials[0]} shows the prompt {prompt!r}"
-            return Next(seconds=0.0)
-        if waited < (boot if serials else min(FIRMWARE_SECONDS, boot)):
-            return Next(waits_for=f"{guest} boots without an agent", seconds=15.0)
-        look = Step(
-            f"look-{number}", "guest_screenshot", {"guest": guest.vmid, "max_width": EVERY_PIXEL}, f"Look at {guest}"
-        )
-        texts = state.setdefault("texts", [])
-        if _has_screen(config) and not state.get("unseen"):
-            if len(texts) == 0 or (len(texts) == 1 and state.get("entered")):
-                return Next((look,))
-            if len(texts) == 1:
-                path = f"{guest.path()}/sendkey"
-                arguments = {"method": "PUT", "path": path, "params": {"key": "ret"}}
-                return Next((Step(f"enter-{number}", "api_call", arguments, f"Press Enter at the screen of {guest}"),))
-            from quorate.pve.screens import count_new_lines  # aiohttp is not needed to list the tools
-
-            if new := count_new_lines(*texts):
-                state["booted"] = f"{count_of(new, 'new line')} of text on its screen after Enter"
-                return Next(seconds=0.0)
-        state["booted"] = "it runs"
-        state["unanswered"] = "it has no agent, and neither a prompt nor new text answered Enter; look at its screen"
-        return Next(seconds=0.0)
 
     def _picture(self, guest: Guest, number: int) -> Step:
         return Step(
@@ -404,7 +367,7 @@ class RestoreDrill:
             if result.is_done and result.data.get("reached"):
                 state["booted"] = f"its agent ({result.data.get('hostname', '')})"
         elif what == "look":
-            self._read_screen(state, result)
+            remember_screen(state, result)
         elif what == "enter":
             state["entered" if result.is_done else "unseen"] = True
         elif what == "picture":
@@ -426,14 +389,6 @@ class RestoreDrill:
             state |= {"restore": {"restored": True}, "start": {"started": True}}.get(what, {})
         elif result.was_sent and "verdict" not in state:
             state["trouble"] = f"{step.says}: {result.error}"
-
-    def _read_screen(self, state: dict[str, Any], result: StepResult) -> None:
-        from quorate.pve.screens import Picture  # aiohttp is not needed to list the tools
-
-        if result.pictures:
-            state.setdefault("texts", []).append(Picture.from_png(result.pictures[0]).text_lines())
-        else:
-            state["unseen"] = True
 
     def _report(self, work: Work) -> None:
         rows = {}
@@ -465,22 +420,6 @@ class RestoreDrill:
             if work.memory.get(ITEMS, {}).get(str(number), {}).get("verdict")
             not in (PASSED, PASSED_IN_PART, STARTED, "failed")
         ]
-
-
-async def _ask_terminal(work: Work, guest: Guest, serial: str) -> str:
-    """The prompt that answers in the serial terminal; nothing if none does, or the terminal cannot be opened."""
-    from quorate.pve.screens import find_prompt  # aiohttp is not needed to list the tools
-
-    try:
-        return await find_prompt(work.pve.client, guest.path(), serial)
-    except Problem as problem:
-        work.say(f"{serial} of {guest} cannot be read: {problem}")
-        return ""
-
-
-def _has_screen(config: Mapping[str, Any]) -> bool:
-    display = values.parse(str(config.get("vga", "")), "type").get("type", "")
-    return display != "none" and not display.startswith("serial")
 
 
 async def _was_away(work: Work, node: str, state: Mapping[str, Any]) -> bool:

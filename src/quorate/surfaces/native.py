@@ -12,7 +12,7 @@ from mcp.types import CallToolResult, ImageContent, TextContent, Tool, ToolAnnot
 from quorate.config import Access
 from quorate.hints import Hint, Naming, ToolHint
 from quorate.operations.arguments import LONGEST_NAME, TakenElsewhere, WrongArguments, refuse_long
-from quorate.operations.registry import Operation, Risk, find_operation
+from quorate.operations.registry import Operation, Risk, find_operation, operations
 from quorate.pipeline.caller import Caller, Exchange, Exposure
 from quorate.pipeline.pipeline import Pipeline, Result
 from quorate.pipeline.sites import CLUSTER
@@ -101,8 +101,25 @@ class NativeSurface:
 
         refuse_long("The name of the tool", name, LONGEST_NAME)
         _, natives = find_in_other_servers(name)
-        hint = f"Here it is {natives}" if natives else suggest_instead(name, self._pipeline.visible(caller))
+        if natives:
+            hint = f"Here it is {natives}"
+        else:
+            hint = self._name_switched_off(name, caller) or suggest_instead(name, self._pipeline.visible(caller))
         raise BadArgument(f"There is no tool {name!r}", next_step=hint or "List the tools")
+
+    def _name_switched_off(self, name: str, caller: Caller) -> str:
+        """The tool that is meant and not listed, with how to switch it on; empty if a listed one may be meant."""
+        from quorate.surfaces.tool_search import find_by_name
+
+        visible = self._pipeline.visible(caller)
+        hidden = [operation for operation in operations().values() if operation not in visible]
+        if find_by_name(name, visible):
+            return ""
+        for operation in find_by_name(name, hidden):
+            for gate in self._pipeline.gates(caller, operation):
+                if refused := gate.objection(operation, caller):
+                    return str(refused)
+        return ""
 
     def naming(self, caller: Caller) -> Naming:
         caller = caller.with_exposure(_EXPOSURE)

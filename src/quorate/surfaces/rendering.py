@@ -96,9 +96,15 @@ def text(data: dict[str, Any] | Table, name: Naming = str) -> str:
 def _text(data: dict[str, Any] | Table) -> str:
     if not isinstance(data, Table):
         return "\n".join(_lines(_drop_empty(data), ""))
-    lines = ["\t".join(data.columns)] if data.rows else []
-    lines += ["\t".join(_cell(value) for value in row) for row in data.rows]
-    return "\n".join([*lines, _footer(data), *_lines(data.facts, "")])
+    return "\n".join([*_table(data.columns, data.rows), _footer(data), *_lines(data.facts, "")])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """A line per row, without the columns that are empty in all of them."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    filled = [index for index in range(len(columns)) if any(row[index] for row in cells)]
+    lines = [columns, *cells] if cells else []
+    return ["\t".join(line[index] for index in filled) for line in lines]
 
 
 def _footer(table: Table) -> str:
@@ -115,7 +121,14 @@ def _cell(value: Any) -> str:
         value = ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
     elif isinstance(value, list):
         value = "; ".join(map(_cell, value))
-    return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
+    elif isinstance(value, bool):
+        value = _yes_or_no(value)
+    # The lines of an output stay apart.
+    return "" if value is None else str(value).rstrip("\n").replace("\t", " ").replace("\n", r"\n")
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _lines(values: dict[str, Any], indent: str) -> list[str]:
@@ -123,7 +136,7 @@ def _lines(values: dict[str, Any], indent: str) -> list[str]:
     for key, raw_value in values.items():
         value = _without_line_end(raw_value)
         if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
-            lines += [f"{indent}{key}:", *("\t".join(map(_cell, row)) for row in (value["columns"], *value["rows"]))]
+            lines += [f"{indent}{key}:", *_table(value["columns"], value["rows"])]
         elif isinstance(value, dict):
             lines.append(f"{indent}{key}:")
             lines += _lines(value, indent + "  ") or [f"{indent}  none"]
@@ -152,7 +165,9 @@ def _list(key: str, items: list[Any], indent: str) -> list[str]:
 
 def _scalar(value: Any, indent: str) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return _yes_or_no(value)
+    if value is None or isinstance(value, list):
+        return ", ".join(map(_cell, value or ())) or "none"
     return str(_without_line_end(value)).replace("\n", f"\n{indent}  ")
 
 

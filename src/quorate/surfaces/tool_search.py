@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from quorate.operations.registry import Operation, Risk
-from quorate.suggestions import MAX_TOOLS, suggest_tool
+from quorate.suggestions import MAX_TOOLS, similar_tools, suggest_tool
 
 EMPTY = (
     "a about actually again all also always am an and any are arent around as at be been being belongs between "
@@ -295,6 +295,18 @@ def suggest_instead(name: str, among: Iterable[Operation]) -> str:
     """Suggest the tools that the name may mean; empty if none is close."""
     tools = {operation.name: operation for operation in among}
     return suggest_tool(name, tools, "") or _related_tools(name, tools.values())
+
+
+def find_by_name(name: str, among: Iterable[Operation]) -> list[Operation]:
+    """The tools with such a name, or with all of its words in theirs; the shortest names first."""
+    tools = {operation.name: operation for operation in among}
+    words = set(words_of(" ".join(re.split(r"[^A-Za-z0-9]+", name))))
+    near = [
+        operation
+        for operation in sorted(tools.values(), key=lambda operation: (len(operation.name), operation.name))
+        if words and words <= set(_name_words(operation)) and _may_be_guessed(operation, words)
+    ]
+    return near or [tools[similar] for similar in similar_tools(name, tools)]
 
 
 def _related_tools(name: str, among: Iterable[Operation]) -> str:

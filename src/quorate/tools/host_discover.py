@@ -63,8 +63,9 @@ def _disk(disk: of.Disk) -> str:
 
 
 def _filesystem(filesystem: of.Filesystem) -> str:
+    share = f" {percent(filesystem.share)}" if filesystem.share is not None else ""
     full = (
-        f"{size(filesystem.used)}/{size(filesystem.size)} {percent(filesystem.used / filesystem.size)}"
+        f"{size(filesystem.used)}/{size(filesystem.size)}{share}"
         if filesystem.size and filesystem.used is not None
         else ""
     )

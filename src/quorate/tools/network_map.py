@@ -20,7 +20,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.homelab.map_drawing import Picture
 from quorate.operations.registry import IllustratedFacts, Risk, Table, operation, page
 from quorate.problems import BadArgument, NotConfigured, NotFound
-from quorate.units import When, moment, parse_moment, parse_size, size
+from quorate.units import When, count_of, moment, parse_moment, parse_size, size
 
 
 @operation(
@@ -256,7 +256,7 @@ async def network_suggest(
     fits = [room for room in order if not room.objections]
     others = [room for room in order if room.objections]
     return {
-        "wanted": f"{usual.about}: {size(need.memory)} memory, {size(need.disk)} disk, {need.cores} cores",
+        "wanted": f"{usual.about}: {size(need.memory)} memory, {size(need.disk)} disk, {count_of(need.cores, 'core')}",
         "fits": [{"where": room.name, "kind": room.kind, "because": "; ".join(room.reasons)} for room in fits[:limit]],
         "does_not_fit": {room.name: "; ".join(room.objections) for room in others[:limit]},
         "looked_at": len(order),

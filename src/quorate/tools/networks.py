@@ -13,7 +13,7 @@ from quorate.hints import NAMED, ArgumentHint, Sentence, see, tools
 from quorate.operations.arguments import refuse_combination
 from quorate.operations.plan import Plan
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.problems import BadArgument, Problem
+from quorate.problems import BadArgument, NodeOffline, NotFound, Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import gather_bounded
 from quorate.tools import node_network, sdn
@@ -29,13 +29,25 @@ async def list_guest_networks(pve: Cluster, node: str | None, kind: str | None, 
         await pve.inventory.node(node)
     known = await pve.inventory.of_type("node")
     nodes = sorted(row.node for row in known if (row.node == node if node else row.status == "online"))
+    silent: list[str] = []
+
+    async def interfaces(name: str) -> list[dict[str, Any]]:
+        try:
+            return await _interfaces(pve, name, kind)
+        except (NodeOffline, NotFound) as problem:  # since the list of nodes was read
+            if node is not None:
+                raise
+            silent.append(f"{name}: {problem.what}")
+            return []
+
     vnets, *per_node = await gather_bounded(
-        NODES_AT_ONCE, [partial(_vnets, pve), *(partial(_interfaces, pve, name, kind) for name in nodes)]
+        NODES_AT_ONCE, [partial(_vnets, pve), *(partial(interfaces, name) for name in nodes)]
     )
     rows = [_row(name, interface, vnets) for name, listed in zip(nodes, per_node, strict=True) for interface in listed]
     table = page(COLUMNS, rows, limit=limit, offset=offset)
-    if unasked := sorted(row.node for row in known if node is None and row.status != "online"):
-        table.facts["not_read"] = [f"{name}: the node is offline" for name in unasked]
+    offline = [f"{row.node}: the node is offline" for row in known if node is None and row.status != "online"]
+    if unread := sorted([*offline, *silent]):
+        table.facts["not_read"] = unread
     return table
 
 

@@ -107,6 +107,32 @@ async def test_sigterm_ends_the_server_in_order():
         assert "Traceback" not in server.stderr.read()
 
 
+async def test_a_second_sigterm_ends_the_server_at_once_and_logs_no_traceback(monkeypatch):
+    monkeypatch.setenv("QUORATE_HTTP_DRAIN_SECONDS", "3600")
+    monkeypatch.setenv("QUORATE_HTTP_OPEN_METRICS", "true")
+    async with (
+        serving("--http", "127.0.0.1:0", "--access", "operate") as (server, url),
+        Client(url) as client,
+        httpx2.AsyncClient(timeout=30) as http,
+    ):
+        await client.list_tools()
+        command = {"guest": 102, "command": "sleep 40", "wait": 40}
+        call = asyncio.create_task(client.call_tool("guest_exec", command))
+        async with asyncio.timeout(30):
+            while "quorate_calls_running 1.0" not in (await http.get(url.replace("/mcp", "/metrics"))).text:
+                await asyncio.sleep(0.05)
+            os.kill(server.pid, signal.SIGTERM)
+            while (await http.get(url.replace("/mcp", "/readyz"))).status_code == 200:
+                await asyncio.sleep(0.05)
+        os.kill(server.pid, signal.SIGTERM)
+        await asyncio.to_thread(server.wait)
+        call.cancel()
+        log = server.stderr.read()
+    assert "ending at once; answers that are cut off: " in log
+    assert "Traceback" not in log
+    assert " ERROR " not in log
+
+
 async def test_tls_by_flags(tmp_path):
     authority = Authority(tmp_path)
     cert, key = authority.issue()

@@ -1,7 +1,8 @@
 """Fixtures and settings shared by the simulator's tests."""
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,3 +29,19 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[Api]:
     marker = request.node.get_closest_marker("api")
     async with simulated_api(**(marker.kwargs if marker else {})) as api:
         yield api
+
+
+Figure = Callable[[str, Sequence[Any]], None]
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Figure:
+    """Note how many of these outcomes agree with PVE; packages/conftest.py shows it."""
+
+    def note(what: str, outcomes: Sequence[Any]) -> None:
+        agreed = sum(outcome.agrees for outcome in outcomes)
+        record_property(
+            "fidelity", f"{agreed} of {len(outcomes)} {what} ({agreed / len(outcomes):.1%}) are as on a real PVE"
+        )
+
+    return note

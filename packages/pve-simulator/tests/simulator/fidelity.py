@@ -16,12 +16,13 @@ from pathlib import Path
 
 from pve_schema.schema import NEWEST, facts
 from pve_simulator.http.routing import all_routes
-from simulator import scenarios
+from simulator import scenarios, two_nodes
 from simulator.host_specific import HOST_SPECIFIC_PATHS
 from simulator.replay import Outcome, by_section, replay
 
 KNOWN = Path(__file__).with_name("known_disagreements.json")
 KNOWN_IN_SCENARIOS = Path(__file__).with_name("known_scenario_differences.json")
+KNOWN_IN_TWO_NODES = Path(__file__).with_name("known_two_nodes_differences.json")
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "reference.md"
 
 _LEFT_OUT = {
@@ -36,6 +37,8 @@ _BEGIN = "<!-- from here on written by `python -m simulator.fidelity` -->"
 _END = "<!-- up to here -->"
 _BEGIN_SCENARIOS = "<!-- scenarios: from here on written by `python -m simulator.fidelity` -->"
 _END_SCENARIOS = "<!-- scenarios: up to here -->"
+_BEGIN_TWO_NODES = "<!-- two nodes: from here on written by `python -m simulator.fidelity` -->"
+_END_TWO_NODES = "<!-- two nodes: up to here -->"
 
 
 def known_disagreements(path: Path = KNOWN) -> dict[int, dict[str, str]]:
@@ -71,6 +74,22 @@ def scenarios_part(outcomes: Sequence[scenarios.Outcome]) -> str:
     return "\n".join([_BEGIN_SCENARIOS, "", *rows, "", *_disagreements(KNOWN_IN_SCENARIOS), "", _END_SCENARIOS])
 
 
+def two_nodes_part(outcomes: Sequence[two_nodes.Outcome]) -> str:
+    """The part of the document that is generated from the requests to two nodes."""
+    figure = f"Of the {len(outcomes)} requests to two nodes, {agreement(outcomes)} have the same answer."
+    return "\n".join([_BEGIN_TWO_NODES, "", figure, "", *_disagreements(KNOWN_IN_TWO_NODES), "", _END_TWO_NODES])
+
+
+def two_nodes_in_document() -> str:
+    return document_part(_BEGIN_TWO_NODES, _END_TWO_NODES)
+
+
+def agreement(outcomes: Sequence[Outcome | scenarios.Outcome | two_nodes.Outcome]) -> str:
+    """Such as "728 (99.5%)"."""
+    agreed = sum(outcome.agrees for outcome in outcomes)
+    return f"{agreed} ({agreed / len(outcomes):.1%})"
+
+
 def document_part(begin: str = _BEGIN, end: str = _END) -> str:
     """That part of the current document."""
     text = DOCUMENT.read_text()
@@ -85,8 +104,7 @@ def _figures(outcomes: Sequence[Outcome]) -> list[str]:
     rows = ["| section | requests | agree |", "|---|---:|---:|"]
     for name, group in by_section(outcomes).items():
         rows.append(f"| {name} | {len(group)} | {sum(outcome.agrees for outcome in group)} |")
-    agreed = sum(outcome.agrees for outcome in outcomes)
-    rows.append(f"| **all** | **{len(outcomes)}** | **{agreed} ({agreed / len(outcomes):.1%})** |")
+    rows.append(f"| **all** | **{len(outcomes)}** | **{agreement(outcomes)}** |")
     return rows
 
 
@@ -167,7 +185,8 @@ def main() -> None:
     _write_known(outcomes)
     _write_known_in_scenarios(played)
     text = DOCUMENT.read_text().replace(document_part(), generated_part(outcomes))
-    DOCUMENT.write_text(text.replace(scenarios_in_document(), scenarios_part(played)))
+    text = text.replace(scenarios_in_document(), scenarios_part(played))
+    DOCUMENT.write_text(text.replace(two_nodes_in_document(), two_nodes_part(asyncio.run(two_nodes.replay()))))
     for entry in (*known_disagreements().values(), *known_disagreements(KNOWN_IN_SCENARIOS).values()):
         if not entry["reason"]:
             sys.stdout.write(f"needs a reason: #{entry['number']} {entry['request']}\n")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from simulator.comparison import Response, SentRequest, differences
+from simulator.conftest import Figure
 from simulator.fidelity import disagreements, document_part, generated_part, known_disagreements
 from simulator.host_specific import HOST_SPECIFIC_PATHS
 from simulator.replay import Outcome, recordings, replay
@@ -24,7 +25,8 @@ def test_all_recorded_requests_are_replayed(outcomes: list[Outcome]):
     assert len(outcomes) == len(recordings()) == 732
 
 
-def test_nearly_all_answers_agree_with_the_recorded_ones(outcomes: list[Outcome]):
+def test_nearly_all_answers_agree_with_the_recorded_ones(outcomes: list[Outcome], figure: Figure):
+    figure("recorded requests", outcomes)
     assert sum(outcome.agrees for outcome in outcomes) / len(outcomes) >= WANTED
 
 

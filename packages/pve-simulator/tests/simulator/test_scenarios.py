@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.conftest import Figure
 from simulator.fidelity import (
     KNOWN_IN_SCENARIOS,
     known_disagreements,
@@ -15,8 +16,9 @@ from simulator.scenario_words import errors_agree, shapes_differ, values_differ
 from simulator.scenarios import play
 
 
-def test_the_scenarios_go_as_on_a_real_pve_except_for_the_known_differences():
+def test_the_scenarios_go_as_on_a_real_pve_except_for_the_known_differences(figure: Figure):
     outcomes = play()
+    figure("steps of scenarios", outcomes)
     known = {number: entry["differences"] for number, entry in known_disagreements(KNOWN_IN_SCENARIOS).items()}
     assert len(outcomes) == 1920
     assert scenario_differences(outcomes) == known

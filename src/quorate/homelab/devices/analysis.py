@@ -13,6 +13,7 @@ from quorate.homelab.devices.sitemap import Sitemap, Tree
 from quorate.homelab.devices.store import FULL_PERCENT, used_percent
 from quorate.homelab.host import Host
 from quorate.pve.inventory import Resource
+from quorate.units import count_of, size
 
 NEARLY_FULL = 80
 LITTLE_MEMORY = 10
@@ -48,10 +49,6 @@ def findings(devices: Sequence[Device], map_: Sitemap, hosts: Sequence[Host], no
         *(finding for device in devices for finding in _unseen(device, now)),
     ]
     return sorted(collected, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.about))
-
-
-def _gib(count: float) -> str:
-    return f"{count / GIB:.1f} GiB"
 
 
 def _label(device: Device) -> str:
@@ -165,7 +162,7 @@ def _of_machine(device: Device) -> Iterator[Finding]:
         used = used_percent(filesystem)
         if used is not None and used >= NEARLY_FULL:
             severity = "critical" if used >= 95 else "warning" if used >= FULL_PERCENT else "notice"
-            evidence = f"{filesystem.mount} is {used}% full, {_gib(filesystem.available or 0)} left"
+            evidence = f"{filesystem.mount} is {used}% full, {size(filesystem.available or 0)} left"
             yield Finding(severity, "nearly full disk", _label(device), evidence, "Free up space, or enlarge it")
     memory = facts.memory
     if (
@@ -174,7 +171,7 @@ def _of_machine(device: Device) -> Iterator[Finding]:
         and memory.available is not None
         and memory.available * 100 < LITTLE_MEMORY * memory.total
     ):
-        evidence = f"{_gib(memory.available)} of {_gib(memory.total)} available"
+        evidence = f"{size(memory.available)} of {size(memory.total)} available"
         yield Finding("warning", "little memory", _label(device), evidence, "Stop or move something, or add memory")
     if facts.services and facts.services.failed:
         failed = _some(facts.services.failed)
@@ -365,14 +362,14 @@ def _room(device: Device) -> Room | None:
 def _judge(room: Room, need: Need) -> None:
     free_cores = max(0.0, room.cores - room.load)
     room.reasons = [
-        f"{_gib(room.memory)} of {_gib(room.memory_total)} memory free",
-        f"{_gib(room.disk or 0)} free on {room.mount}",
-        f"{free_cores:.1f} of {room.cores} cores idle",
+        f"{size(room.memory)} of {size(room.memory_total)} memory free",
+        f"{size(room.disk or 0)} free on {room.mount}",
+        f"{free_cores:.1f} of {count_of(room.cores, 'core')} idle",
     ]
     room.objections = [
-        *([f"needs {_gib(need.memory)} memory, {_gib(room.memory)} free"] if room.memory < need.memory else []),
+        *([f"needs {size(need.memory)} memory, {size(room.memory)} free"] if room.memory < need.memory else []),
         *_too_small(room.disk, need.disk),
-        *([f"needs {need.cores} cores, has {room.cores}"] if room.cores < need.cores else []),
+        *([f"needs {count_of(need.cores, 'core')}, has {room.cores}"] if room.cores < need.cores else []),
     ]
     shares = [_share(room.memory, need.memory), _share(room.disk or 0, need.disk), _share(free_cores, need.cores)]
     room.score = min(shares) + sum(shares) / 10  # the scarcest resource decides, the others break ties
@@ -394,7 +391,7 @@ def _judge(room: Room, need: Need) -> None:
 def _too_small(disk: int | None, needed: int) -> list[str]:
     if disk is None:
         return ["its free disk space is unknown"]
-    return [f"needs {_gib(needed)} disk, {_gib(disk)} free"] if disk < needed else []
+    return [f"needs {size(needed)} disk, {size(disk)} free"] if disk < needed else []
 
 
 def _share(free: float, needed: float) -> float:

@@ -137,7 +137,12 @@ async def _address(cluster: Cluster, node: str) -> str:
     return host if is_address(host) else ""
 
 
-def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[str, str] | None = None) -> Sitemap:
+def sitemap(
+    devices: Sequence[Device],
+    clusters: Sequence[Tree],
+    silent: dict[str, str] | None = None,
+    hosts: Sequence[Host] = (),
+) -> Sitemap:
     """Builds the map. A guest is placed with its node, wherever its address is."""
     by_place = {device.place: device for device in devices if device.place}
     alone = [device for device in devices if not device.place]
@@ -145,6 +150,7 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
     answered = {tree.cluster.name for tree in clusters}
     of_silent = [device for place, device in by_place.items() if place.partition("/")[0] not in answered]
     spots += [_spot(device) for device in (*alone, *of_silent)]
+    spots += _find_undiscovered(hosts, devices, spots)
     known = _reported_segments(devices)
     gateways = _gateways(devices)
     segments: dict[str, Segment] = {}
@@ -167,6 +173,19 @@ def sitemap(devices: Sequence[Device], clusters: Sequence[Tree], silent: dict[st
         segment.devices.sort(key=_order)
     ordered = sorted(segments.values(), key=lambda segment: _sortable(segment.network))
     return Sitemap(ordered, sorted(unplaced, key=_order), dict(silent or {}))
+
+
+def _find_undiscovered(hosts: Iterable[Host], devices: Iterable[Device], spots: Iterable[MapDevice]) -> list[MapDevice]:
+    """Registered hosts that nobody has looked into yet."""
+    discovered = {ref for device in devices for ref in device.refs}
+    taken = {bare(address) for spot in spots for part in (spot, *spot.guests) for address in part.addresses}
+    return [
+        MapDevice(
+            "host", host.name, "unknown", addresses=(host.address,) if is_address(host.address) else (), ref=host.name
+        )
+        for host in hosts
+        if host.name not in discovered and host.address not in taken
+    ]
 
 
 def _hypervisors(tree: Tree, by_place: dict[str, Device]) -> Iterator[MapDevice]:
@@ -284,7 +303,7 @@ class VisibleDevices:
     """Clusters that do not answer, and why."""
 
     def map(self) -> Sitemap:
-        return sitemap(self.devices, self.clusters, self.silent)
+        return sitemap(self.devices, self.clusters, self.silent, self.hosts)
 
 
 async def visible_devices(homelab: Homelab) -> VisibleDevices:

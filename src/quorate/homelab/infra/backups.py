@@ -29,6 +29,7 @@ from quorate.problems import Conflict, GuestRefused, NotFound, Problem, TaskFail
 from quorate.pve.tasks import Report
 from quorate.state.chain import canonical
 from quorate.state.store import Records
+from quorate.units import moment
 
 Section = Literal["workloads", "services", "network", "schedules", "ssh", "packages"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
@@ -436,7 +437,8 @@ class Backup:
             **({"not_backed_up": self.missing} if self.missing else {}),
         }
         await Records(self.homelab.store, "infra backup", dict[str, Any]).keep(self.id, entry)
-        return {"backup": self.id, **entry, "pieces": sum(len(device.pieces) for device in self.manifest.devices)}
+        shown = {**entry, "created": moment(self.manifest.created)}
+        return {"backup": self.id, **shown, "pieces": sum(len(device.pieces) for device in self.manifest.devices)}
 
 
 async def begin_backup(homelab: Homelab, sections: Collection[str], name: str | None, *, data: bool = False) -> Backup:

@@ -65,6 +65,7 @@ class Listener(uvicorn.Server):
             context = self._certificate.context
             tls = {"ssl_certfile": settings.tls_cert, "ssl_context_factory": lambda *_: context}
         self.url = ""
+        self._is_cutting_off = False
         super().__init__(
             uvicorn.Config(
                 app,
@@ -96,10 +97,19 @@ class Listener(uvicorn.Server):
     def leave(self) -> None:
         """Report not ready at once; close the socket after the time that load balancers need to notice."""
         if self._shutdown.leaving:
-            self.should_exit = self.force_exit = True
+            self._cut_off()
             return
         self._shutdown.leaving = True
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cut_off)
         asyncio.get_running_loop().call_later(self._settings.drain_seconds, setattr, self, "should_exit", True)
+
+    def _cut_off(self) -> None:
+        """End running answers, then the server as usual; the next time, the process just ends."""
+        _LOG.warning("ending at once; answers that are cut off: %d", len(self.server_state.tasks))
+        self.force_exit, self.should_exit = self._is_cutting_off, True
+        self._is_cutting_off = True
+        for answering in self.server_state.tasks:
+            answering.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Replaces uvicorn's handler, which another library patches so that running answers are cut off."""
@@ -139,6 +149,16 @@ class Listener(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+
+_CUT_OFF = ("CancelledError", "ASGI callable returned without completing response")
+
+
+def _is_no_cut_off(record: logging.LogRecord) -> bool:
+    """Not what uvicorn logs about answers that end with the server: nothing is wrong with those."""
+    error = record.exc_info[1] if record.exc_info else None
+    text = record.getMessage()
+    return not (isinstance(error, asyncio.CancelledError) or any(words in text for words in _CUT_OFF))
 
 
 class ConnectionLimit:
