@@ -118,7 +118,7 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "sdn_change.tag": st.integers(1, 4094), "data": st.just(base64.b64encode(CONTENT).decode()),
         "group": st.just("g1"), "ha_remove.rule": st.just("near"), "limit": st.integers(20, 100), "params": st.just({}),
         "timeout": st.integers(1, 600), "offset": st.just(0),
-        "guest_bulk.from_storage": pick(["local-lvm", "tank"]), "image_to_template.image": st.just("debian-13"),
+        "guest_bulk.from_storage": pick(["local-lvm", "tank"]), "image_to_template.image": st.just("https://example.com/noble.qcow2"),
         "image_storage": st.just("local"),
         # -- runs
         "run": st.just(PAUSED_RUN), "run_return.run": st.just(ENDED_RUN),

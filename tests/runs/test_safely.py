@@ -30,7 +30,7 @@ def test_every_change_that_may_be_about_a_guest_takes_it_and_no_read_does() -> N
         assert ("safely" in operation.schema()["properties"]) == (operation.changes and not beside), name
 
 
-NOT_ABOUT_GUESTS = ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "watch")
+NOT_ABOUT_GUESTS = ("access", "ha", "network", "nodes", "storage", "images", "tasks", "scripts", "pbs", "watch")
 
 
 CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
