@@ -243,9 +243,10 @@ async def test_the_overview_names_every_reason_why_something_needs_a_person(tmp_
     async with console(tmp_path, toolsets=("all", "homelab")) as quorate:
         token = await quorate.token("alice", "admin")
         async with browser(quorate, token) as person:
-            assert "Everything is healthy</h1>" in (await person.get()).text
+            assert "Nothing waits for you</h1>" in (await person.get()).text
             await Findings(quorate.rig.app.store).observe("demo", [trouble], lambda _: True)
             await ask_to_delete(quorate, token)
+            assert "2 things need you</h1>" in (await person.get("/part/verdict")).text
             text = (await person.get()).text
             assert "2 things need you</h1>" in text
             assert "1 request waits for your answer" in text
