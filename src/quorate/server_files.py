@@ -1,4 +1,4 @@
-"""Files of the machine that runs Quorate, where a caller names them: an image to upload, a private key.
+"""Files of the machine that runs Quorate, where a caller names them: an image to upload, a private key, a new file.
 
 A caller on the same machine, over stdio or at the command line, could open them itself. Everyone else may use only
 what the operator set aside in a folder. Any other path gets the same refusal, whether or not something is there: the
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -19,6 +19,7 @@ from quorate.hints import Advice
 from quorate.problems import Refused
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -38,6 +39,31 @@ class ServerFile:
     def size(self) -> int:
         with self.open() as file:
             return os.fstat(file.fileno()).st_size
+
+    def is_taken(self) -> bool:
+        """Whether anything is there, even a link to nothing. Raises OSError if its folder may not be used."""
+        with self._parent() as folder:
+            try:
+                os.stat(self.path.name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def create(self, data: bytes) -> None:
+        """Write it for its owner alone. Raises OSError if anything is there, or if its folder may not be used."""
+        with self._parent() as folder, os.fdopen(os.open(self.path.name, _NEW_FILE, 0o600, dir_fd=folder), "wb") as new:
+            new.write(data)
+
+    @contextmanager
+    def _parent(self) -> Iterator[int]:
+        if self.folder is None:
+            handle = os.open(self.path.parent, _FOLDER)
+        else:
+            handle = _open_folder_below(self.folder, self.path.relative_to(self.folder).parts[:-1])
+        try:
+            yield handle
+        finally:
+            os.close(handle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +89,18 @@ class ServerFiles:
             with suppress(OSError, ValueError):
                 if file is not None:
                     file.open().close()
+                    return file
+        raise self.refusal(otherwise)
+
+    def place(self, text: str, otherwise: str | Advice) -> ServerFile:
+        """A path for a new file. Raises OSError for a caller on this machine, and one Refused for any other."""
+        if self.local:
+            return ServerFile(expand_home(text).absolute())
+        for folder in self.folders:
+            file = _file_below(folder, text)
+            with suppress(OSError, ValueError):
+                if file is not None:
+                    file.is_taken()
                     return file
         raise self.refusal(otherwise)
 
@@ -95,14 +133,21 @@ def _file_below(folder: Path, text: str) -> ServerFile | None:
     return ServerFile(path, folder)
 
 
-def _open_below(folder: Path, parts: Sequence[str]) -> int:
+def _open_folder_below(folder: Path, parts: Sequence[str]) -> int:
     """Open one folder after the other, so that no link leads elsewhere, not even one that appears in the meantime."""
     handle = os.open(folder, _FOLDER)
-    try:
-        for part in parts[:-1]:
+    for part in parts:
+        try:
             inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+        finally:
             os.close(handle)
-            handle = inner
+        handle = inner
+    return handle
+
+
+def _open_below(folder: Path, parts: Sequence[str]) -> int:
+    handle = _open_folder_below(folder, parts[:-1])
+    try:
         file = os.open(parts[-1], _FILE, dir_fd=handle)
     finally:
         os.close(handle)

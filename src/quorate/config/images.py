@@ -23,8 +23,9 @@ from quorate.config.values import as_folders, as_https_url, as_text, read_option
 
 IMAGES = table(
     upload_dirs=Option(
-        "folders of this machine whose images callers over HTTP may upload with `image_upload file=…`; several "
-        "separated by commas (a list in TOML). Callers over stdio may upload any image",
+        "folders of this machine whose images callers over HTTP may upload with `image_upload file=…`, and where they "
+        "may save new files with `backup_file_restore file=…`; several separated by commas (a list in TOML). Callers "
+        "over stdio may use any path",
         as_folders,
         variables=("QUORATE_IMAGES_UPLOAD_DIRS",),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import os
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ from quorate.homelab.machines import Machine
 from quorate.inside import files as guest_files
 from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
-from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused, ServerFailed, TimedOut
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, ServerFailed, TimedOut
 from quorate.pve.cluster import Cluster
-from quorate.server_files import ServerFiles, expand_home
+from quorate.server_files import ServerFiles
 from quorate.suggestions import similar
 from quorate.tools.backups import find_backup
 from quorate.tools.commands import WayName
@@ -321,39 +320,28 @@ def _writing_new(action: Action, machine: Machine, target: str) -> Action:
 
 
 def _saving(file: str, data: bytes, files: ServerFiles) -> Action:
-    """Write a new file on the machine that runs Quorate, which only callers on it may name."""
-    if not files.local:
-        raise Refused(
-            "Callers over HTTP cannot save files on the server",
-            next_step=Advice("Leave {file} out to restore into a guest", file=OMITTED),
-        )
+    """Write a new file on the machine that runs Quorate; callers elsewhere, only where the operator lets them."""
     try:
-        path = expand_home(file).absolute()
-    except OSError as error:
-        raise BadArgument(f"{file} is not a path: {error.strerror}") from None
+        target = files.place(file, Advice("Leave {file} out to restore into a guest", file=OMITTED))
+        if target.is_taken():
+            raise _explain_taken(target.path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Conflict(f"There is no folder for {file}", next_step="Create it, or choose another file") from None
+    except (OSError, ValueError) as error:
+        raise BadArgument(f"{file} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    path = target.path
 
     async def perform(_: StepContext) -> ActionResult:
-        await asyncio.to_thread(_write_new, path, data)
+        try:
+            await asyncio.to_thread(target.create, data)
+        except FileExistsError:
+            raise _explain_taken(path) from None
+        except OSError as error:
+            raise Conflict(f"{path} could not be written: {error.strerror}") from None
         return ActionResult({"file": str(path), "bytes": len(data)})
 
-    _refuse_taken(path)
     return Action(f"Save it as {path}", str(path), perform, Target("file", str(path)))
 
 
-def _refuse_taken(path: Path) -> None:
-    if os.path.lexists(path):
-        raise Conflict(f"{path} already exists", next_step="Choose another file: none is replaced")
-    if not path.parent.is_dir():
-        raise Conflict(f"There is no folder {path.parent}", next_step="Create it, or choose another file")
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    """Create it for its owner alone; never follow a link or replace anything."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as output:
-            output.write(data)
-    except FileExistsError:
-        raise Conflict(f"{path} already exists", next_step="Choose another file: none is replaced") from None
-    except OSError as error:
-        raise Conflict(f"{path} could not be written: {error.strerror}") from None
+def _explain_taken(path: Path) -> Conflict:
+    return Conflict(f"{path} already exists", next_step="Choose another file: none is replaced")

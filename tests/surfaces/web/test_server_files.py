@@ -167,6 +167,67 @@ async def test_a_caller_on_this_machine_uploads_any_image(tmp_path):
         assert "home directory is unknown" in unknown
 
 
+# -- new files ---------------------------------------------------------------------------------------------------------
+
+
+BACKED_UP = {"backup": "pbs:backup/ct/203/2026-01-14T01:00:05Z", "path": "/etc/hostname"}
+
+
+@tries("a caller over HTTP saves a file of a backup on the server")
+async def test_a_remote_caller_saves_new_files_only_where_the_operator_lets_it(tmp_path):
+    folder = tmp_path / "images"
+    paths = make_paths(tmp_path, folder)
+    (folder / "inner").mkdir()
+    outside = sorted(path.name for path in (tmp_path / "outside").iterdir())
+    taken = [paths.pop(name) for name in ("a link", "a link to nothing", "a link to itself", "a hard link", "a folder")]
+    taken += [paths.pop(name) for name in ("a pipe", "a socket")]
+    paths.pop("missing in the folder")
+    more = {"upload_dirs": (tmp_path / "another", folder)}
+    async with web(tmp_path, toolsets=("all",), more=more) as quorate, remote(quorate) as client:
+
+        async def save(path: str, **more: Any) -> tuple[bool, str]:
+            return await answer(client, "backup_file_restore", **BACKED_UP, file=path, **more)
+
+        refusals = set()
+        for name, path in paths.items():
+            for dry_run in (True, False):
+                worked, text = await save(path, dry_run=dry_run)
+                assert not worked, name
+                refusals.add(text)
+        assert len(refusals) == 1, refusals
+        assert "upload_dirs in [images]" in refusals.pop()
+        for path in taken:
+            worked, text = await save(path)
+            assert not worked, path
+            assert "already exists" in text, path
+        for path in (folder / "hostname", folder / "inner" / "hostname"):
+            worked, text = await save(str(path))
+            assert worked, text
+            assert path.read_text() == "postgres\n"
+            assert path.stat().st_mode & 0o777 == 0o600
+        assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == outside
+        assert (tmp_path / "outside" / "backup.tar.gz").read_bytes() == CONTENT
+
+
+async def test_a_folder_that_becomes_a_link_while_the_person_reads_the_question_is_not_written_to(tmp_path):
+    folder, elsewhere = tmp_path / "images", tmp_path / "elsewhere"
+    (folder / "inner").mkdir(parents=True)
+    elsewhere.mkdir()
+    settings: dict[str, Any] = {"approval": Approval.ASK, "approve_changes": True, "more": {"upload_dirs": (folder,)}}
+    async with web(tmp_path, toolsets=("all",), **settings) as quorate:
+
+        async def person(_: Any, params: Any) -> ElicitResult:
+            (folder / "inner").rmdir()
+            (folder / "inner").symlink_to(elsewhere)
+            return ElicitResult(action="accept", content={"typed": _word_of(params.message)})
+
+        async with quorate.client(elicitation_callback=person) as client:
+            worked, _ = await answer(client, "backup_file_restore", **BACKED_UP, file=f"{folder}/inner/hostname")
+        assert not worked
+        assert (folder / "inner").is_symlink()
+        assert not list(elsewhere.iterdir())
+
+
 # -- private keys ------------------------------------------------------------------------------------------------------
 
 
