@@ -149,7 +149,7 @@ class AddressIndex:
                 async with asyncio.timeout(seconds):
                     known = await asyncio.shield(asking)
             except TimeoutError:
-                return _unresolved(name)  # the lookup continues, for those who ask later
+                return _keep_name(name)  # the lookup continues, for those who ask later
         return known[1]
 
     def _is_old(self, time: float) -> bool:
@@ -177,11 +177,11 @@ async def _lookup_addresses(name: str) -> frozenset[str]:
         async with asyncio.timeout(RESOLVE_SECONDS):
             infos = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError):
-        return _unresolved(name)
+        return _keep_name(name)
     return frozenset(_plain(str(info[4][0])) for info in infos)
 
 
-def _unresolved(name: str) -> frozenset[str]:
+def _keep_name(name: str) -> frozenset[str]:
     return frozenset([name.lower().rstrip(".")])
 
 
