@@ -324,7 +324,7 @@ def _saving(file: str, data: bytes, files: ServerFiles) -> Action:
     try:
         target = files.place(file, Advice("Leave {file} out to restore into a guest", file=OMITTED))
         if target.is_taken():
-            raise _explain_taken(target.path)
+            raise _explain_conflict(target.path)
     except (FileNotFoundError, NotADirectoryError):
         raise Conflict(f"There is no folder for {file}", next_step="Create it, or choose another file") from None
     except (OSError, ValueError) as error:
@@ -335,7 +335,7 @@ def _saving(file: str, data: bytes, files: ServerFiles) -> Action:
         try:
             await asyncio.to_thread(target.create, data)
         except FileExistsError:
-            raise _explain_taken(path) from None
+            raise _explain_conflict(path) from None
         except OSError as error:
             raise Conflict(f"{path} could not be written: {error.strerror}") from None
         return ActionResult({"file": str(path), "bytes": len(data)})
@@ -343,5 +343,5 @@ def _saving(file: str, data: bytes, files: ServerFiles) -> Action:
     return Action(f"Save it as {path}", str(path), perform, Target("file", str(path)))
 
 
-def _explain_taken(path: Path) -> Conflict:
+def _explain_conflict(path: Path) -> Conflict:
     return Conflict(f"{path} already exists", next_step="Choose another file: none is replaced")
