@@ -171,3 +171,18 @@ async def test_a_scan_shows_the_datastores_that_a_login_may_see(api: Api):
             unknown.reason
             == f"error fetching datastores - fingerprint '{options['fingerprint'].upper()}' not verified, abort!"
         )
+
+
+async def test_a_storage_in_a_namespace_lists_that_alone_and_fails_without_it(api: Api):
+    """As recorded."""
+    async with running(api) as server:
+        options, datastore = options_for(server), server.datastores["homelab"]
+        datastore.add(vm_snapshot("902", TIME, "name: away\n", {}), owner="other@pbs", namespace="prod")
+        for name in ("prod", "ghost"):
+            added = await api.post("/storage", storage=name, type="pbs", namespace=name, content="backup", **options)
+            assert added.status == 200
+        rows = (await api.get("/nodes/pve1/storage/prod/content")).data
+        assert [row["volid"].partition("/")[2] for row in rows] == ["vm/902/2026-01-14T01:00:05Z"]
+        refused = await api.get("/nodes/pve1/storage/ghost/content")
+        assert (refused.status, refused.reason) == (500, "error listing snapshots - 400 Bad Request")
+        assert (await api.get("/nodes/pve1/storage/ghost/status")).data["active"] == 1

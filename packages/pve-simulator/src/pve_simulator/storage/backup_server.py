@@ -52,6 +52,11 @@ class Snapshots:
             volume.encrypted = snapshot.fingerprint if snapshot.crypt_mode == "encrypt" else ""
             space.volumes[volid] = volume
 
+    def check_listing(self) -> None:
+        """PVE accepts a storage in a namespace that does not exist, and fails to list it."""
+        if self.namespace not in self.datastore.namespaces:
+            raise failure("error listing snapshots - 400 Bad Request")
+
     def _of_guests(self) -> Iterator[Snapshot]:
         for group in self.datastore.namespaces.get(self.namespace, {}).values():
             if group.type in _FORMATS and group.id.isdecimal():
@@ -145,6 +150,7 @@ def connect(world: World, server: BackupServer) -> list[Storage]:
         storage.config["fingerprint"] = server.fingerprint
         reachable[_address(storage.config)] = server
         backups = _backups(world, server, datastore, storage)
+        datastore.namespaces.setdefault(backups.namespace, {})
         for volume in sorted(space.volumes.values(), key=made_at):
             backups.store(volume)
         storage.backups = backups

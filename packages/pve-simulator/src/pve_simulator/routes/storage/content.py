@@ -229,6 +229,8 @@ def import_metadata(call: Call) -> dict[str, Any]:
 def content(call: Call) -> list[dict[str, Any]]:
     storage = volume_access.storage_of_path(call)
     kind, vmid = call.params.get("content"), call.params.get("vmid")
+    if storage.backups is not None and "backup" in storage.content and kind in (None, "backup"):
+        storage.backups.check_listing()
     listed = [
         volume
         for volume in storage.volumes(call.node)
