@@ -2,11 +2,15 @@
 
 import base64
 import io
+from typing import Any
 
 import pytest
+from mcp import Client
 from PIL import Image
 
 from pve_simulator.guests import consoles
+from quorate.app import build, demo_settings
+from quorate.config import Settings
 from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +52,35 @@ async def test_the_screen_shows_text(tmp_path):
                 if picture.getpixel((x, below + number * high + y)) != (0, 0, 0)
             }
             assert lit == {column for column, letter in enumerate(line) if letter != " "}
+
+
+async def test_the_backup_server_of_the_demo_has_the_backups_of_its_storage(tmp_path):
+    usual = Settings(toolsets=("all",), audit_file=tmp_path / "audit.jsonl", state=str(tmp_path / "state.sqlite"))
+    async with demo_settings(usual) as settings:
+        app = build(settings)
+        try:
+            async with Client(app.server()) as client:
+
+                async def facts(tool: str, **arguments: Any) -> Any:
+                    answer = await client.call_tool(tool, arguments)
+                    assert not answer.is_error, answer.content
+                    return answer.structured_content
+
+                async def column(name: str, tool: str, **arguments: Any) -> list[Any]:
+                    table = await facts(tool, **arguments)
+                    return [dict(zip(table["columns"], row, strict=True))[name] for row in table["rows"]]
+
+                backups = await column("backup", "backup_list", storage="pbs")
+                assert len(backups) == 6
+                on_server = {f"pbs:backup/{name}" for name in await column("backup", "pbs_backup_list")}
+                assert on_server == set(backups)
+                shown = await facts("backup_show", backup=backups[0])
+                assert (shown["backup_server"]["server"], shown["backup_server"]["verified"]) == ("vault", "ok")
+                assert set(await column("id", "pbs_task_list")) == {
+                    "homelab:vm/102",
+                    "homelab:ct/202",
+                    "homelab:ct/203",
+                }
+                assert await column("datastore", "pbs_status") == ["homelab"]
+        finally:
+            await app.close()

@@ -19,6 +19,7 @@ from quorate.config.clusters import GuestDefaults
 from quorate.config.files import usual_audit_file, usual_state
 from quorate.config.homelab import HomelabSettings
 from quorate.config.images import ImageCatalog
+from quorate.config.pbs import BackupServerSettings
 from quorate.homelab.homelab import Homelab, job_book
 from quorate.pbs import BackupServers
 from quorate.pipeline.approval import ApprovalSettings, Approver
@@ -27,7 +28,7 @@ from quorate.pipeline.pipeline import Pipeline
 from quorate.pipeline.sites import govern, make_sites
 from quorate.problems import Problem
 from quorate.pve.cluster import Cluster, Defaults
-from quorate.pve.connection import Clock, Connection, Secret, SystemClock, Token, Trust
+from quorate.pve.connection import PBS, Clock, Connection, Secret, SystemClock, Token, Trust
 from quorate.runs.store import RunStore
 from quorate.ssh.settings import Login, SshAccess, SshSettings
 from quorate.state.approvals import Approvals
@@ -39,6 +40,7 @@ from quorate.state.tokens import Tokens
 from quorate.state.trail import AuditTrail, open_trail
 
 if TYPE_CHECKING:
+    from pve_simulator.pbs.server import BackupServer as SimulatedBackupServer
     from pve_simulator.simulator import SimulatedCluster
     from quorate.config.http import HttpSettings
     from quorate.config.watch import WatchSettings
@@ -305,17 +307,26 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
 
     Approvals and audit trail are temporary as well, unless the operator chose where to keep them.
     """
+    from pve_simulator.pbs.server import BackupServer
     from pve_simulator.simulator import SimulatedCluster
+    from pve_simulator.storage.backup_server import connect
 
     with tempfile.TemporaryDirectory(prefix="quorate-demo-") as name:
         if settings.state == usual_state():
             settings = replace(settings, state=f"{name}/state.sqlite")
         if settings.audit_file == usual_audit_file():
             settings = replace(settings, audit_file=Path(name, "audit.jsonl"))
-        async with SimulatedCluster(ssh=True) as simulated:
+        simulated = SimulatedCluster(ssh=True)
+        async with simulated, BackupServer(clock=simulated.clock) as backup_server:
+            connect(simulated.world, backup_server)
             watch = replace(settings.watch, channels=()) if settings.watch else None  # a demo sends no messages
             alone = replace(settings, homelab=_limit_to_loopback(settings.homelab), watch=watch)
-            yield replace(alone, clusters=(simulated_cluster(simulated),), backup_servers=(), problem=None)
+            yield replace(
+                alone,
+                clusters=(simulated_cluster(simulated),),
+                backup_servers=(simulated_backup_server(backup_server),),
+                problem=None,
+            )
 
 
 def _limit_to_loopback(homelab: HomelabSettings) -> HomelabSettings:
@@ -329,6 +340,13 @@ def simulated_cluster(simulated: SimulatedCluster) -> ClusterSettings:
     token = Token(simulated.token_id, Secret(simulated.token_secret))
     connection = Connection(tuple(simulated.urls), token, Trust(ca_file=str(simulated.ca_file)))
     return ClusterSettings("demo", connection, ssh=_simulated_ssh(simulated))
+
+
+def simulated_backup_server(simulated: SimulatedBackupServer) -> BackupServerSettings:
+    """The same for a simulated backup server."""
+    token = Token(simulated.token_id, Secret(simulated.token_secret))
+    trust = Trust(fingerprint=simulated.fingerprint)
+    return BackupServerSettings("vault", Connection((simulated.url,), token, trust, product=PBS))
 
 
 def _simulated_ssh(simulated: SimulatedCluster) -> SshSettings:

@@ -23,6 +23,7 @@ SECRET_KEYS = frozenset(
 SECRET_PARAMETERS = SECRET_KEYS | {
     "token", "key", "client-key", "certkey", "encryption-key", "keyring", "eab-hmac-key", "target-endpoint", "data",
     "header", "otel-headers", "confirmation-password", "input-data", "env", "keys",
+    "new-password", "eab_hmac_key", "secret-key", "access-key",
 }  # fmt: skip
 _FILE_WRITE = "/agent/file-write"  # elsewhere `content` is a type of volumes; here it is a file
 _HOSTS_FILE = re.compile(r"/nodes/[^/]+/hosts")  # `data` is the file, which everyone on the node can read

@@ -98,13 +98,21 @@ async def test_of_several_keys_the_one_that_ssh_would_show_is_shown_with_the_way
         assert f"/etc/ssh/ssh_host_{shown}_key.pub" in str(refused.value)
 
 
-@pytest.mark.parametrize("answer", ["no\n", "y\n", "\n", "yes please\n", "\x04"])
+@pytest.mark.parametrize("answer", ["no\n", "y\nno\n", "\n", "yes please\n\n", "y\ny\ny\n", "\x04"])
 async def test_anything_but_yes_changes_nothing(tmp_path, answer):
     operator = Operator(tmp_path / "state")
     async with serving(tmp_path / "host") as host:
         code, said = await operator.types(f"{HOST}:{host.port}", answer=answer)
         assert (code, "Nothing was changed." in said) == (1, True)
         assert not operator.pins.exists()
+
+
+async def test_an_unclear_answer_is_asked_for_again_as_init_does(tmp_path):
+    operator = Operator(tmp_path / "state")
+    async with serving(tmp_path / "host") as host:
+        code, said = await operator.types(f"{HOST}:{host.port}", answer="y\nyes\n")
+        assert (code, "Type the whole word, yes or no." in said) == (0, True)
+        assert await works(host, operator.pins)
 
 
 async def test_without_a_terminal_nobody_is_asked_and_nothing_is_pinned(tmp_path):

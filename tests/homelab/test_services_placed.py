@@ -16,6 +16,7 @@ from quorate.config.policy import Policy, Rule
 from tests.rigs.homelab import house
 
 pytestmark = pytest.mark.anyio
+execution.load_commands()  # so that a program which a test replaces is not registered again afterwards
 
 TEMPLATE = """
 title: The page

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from quorate.state.store import open_store
 from tests.inside.test_ssh import until
 from tests.rigs.homelab import House, house
 from tests.rigs.manual_clock import HandClock
+from tests.rigs.processes import PATIENCE
 from tests.rigs.simulated_guests import reach_by_ssh
 from tests.rigs.ssh_server import HOST
 
@@ -118,6 +120,31 @@ async def test_the_servers_own_machine_is_denied_by_every_address_that_it_has(tm
         for address in (HOST, "127.0.0.2", "0.0.0.0", "[::1]", "[::ffff:127.0.0.3]", *own_addresses()):
             assert "'mine'" in await quorate.refusal("host_exec", host=f"{address}:{port}", command=["true"]), address
         await quorate.facts("host_exec", host=f"198.51.100.9:{port}", command=["true"], dry_run=True)
+
+
+async def test_a_name_server_that_is_silent_about_nodes_holds_up_no_call_where_pve_reports_their_addresses(
+    tmp_path, monkeypatch
+):
+    asked, over, resolve = set(), threading.Event(), socket.getaddrinfo
+
+    def resolve_late(name, *more, **options):
+        if name in ("pve1", "pve2", "pve3"):
+            asked.add(name)
+            over.wait(PATIENCE)
+        return resolve(name, *more, **options)
+
+    monkeypatch.setattr("quorate.homelab.address_index.RESOLVE_SECONDS", PATIENCE)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_late)
+    async with house(tmp_path) as built:
+        assert built.quorate.app.cluster is not None
+        rows = await built.quorate.app.cluster.get("/cluster/status")
+        [address] = [row["ip"] for row in rows if row["name"] == "pve2"]
+        try:
+            plan = await built.quorate.facts("host_exec", host=address, command=["true"], dry_run=True)
+            assert plan["host"] == "node pve2"
+            assert asked == {"pve1", "pve2", "pve3"}
+        finally:
+            over.set()
 
 
 async def test_an_address_is_never_the_name_of_a_guest(tmp_path):

@@ -130,6 +130,10 @@ async def test_a_tokens_toolsets_are_kept_in_its_hint(tmp_path):
             await quorate.app.pipeline.run("firewall_get", {}, Exchange(caller))
 
 
+def test_the_tools_for_backup_servers_are_at_most_9_kilobytes():
+    assert size_of(operations(["pbs"]).values()) <= 9000
+
+
 def test_the_daily_tools_for_hosts_are_at_most_12_kilobytes():
     assert size_of(operations(["hosts"]).values()) <= 12_000
 

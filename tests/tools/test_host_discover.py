@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from quorate.inside.facts import script
 from quorate.inside.facts.collector import read_facts
-from quorate.inside.facts.model import SECTIONS, Facts
+from quorate.inside.facts.model import SECTIONS, Facts, Updates
 from quorate.inside.facts.script import Answers, build_script, split_answers
+from quorate.inside.maintenance import parse_listing
 from quorate.tools.host_discover import Section, summary
 from tests import paths
 from tests.rigs.homelab import house
@@ -239,6 +240,33 @@ def test_what_a_host_makes_endless_is_bounded():
     assert len(facts.ports or ()) == 500
     assert len(facts.network.interfaces[0].name if facts.network else "") == 1000
     assert len(summary(facts)["ports"]) == 61
+
+
+ZYPPER = """Loading repository data...
+Reading installed packages...
+S | Repository             | Name       | Current Version | Available Version | Arch
+--+------------------------+------------+-----------------+-------------------+-------
+v | Main Update Repository | curl       | 8.6.0-1.1       | 8.6.0-2.1         | x86_64
+v | repo-sle-update        | libzstd1   | 1.5.5-1.5       | 1.5.6-1.1         | x86_64
+v | Main Update Repository | python3-gi | 3.42.2-1        | 3.46.0-1          | noarch
+"""
+
+
+@pytest.mark.parametrize(("listed", "pending"), [(ZYPPER, 3), ("Loading repository data...\nNo updates found.", 0)])
+def test_updates_that_zypper_lists_are_counted(listed, pending):
+    answers = split_answers(f"\nM1 restart\n\nM1 lists_age\n3600\n\nM1 zypper\n{listed}\nM1 end\n", "M1")
+    assert answers is not None
+    updates = read_facts(answers, ["updates"]).updates
+    assert updates == Updates("zypper", pending, age=3600)
+    assert "zypper" in script.sources_of("updates")
+
+
+def test_updates_that_zypper_lists_are_named_with_both_versions():
+    assert parse_listing("zypper", ZYPPER) == [
+        ("curl", "8.6.0-1.1", "8.6.0-2.1", False),
+        ("libzstd1", "1.5.5-1.5", "1.5.6-1.1", False),
+        ("python3-gi", "3.42.2-1", "3.46.0-1", False),
+    ]
 
 
 def test_output_before_the_first_mark_or_with_another_mark_is_not_an_answer():

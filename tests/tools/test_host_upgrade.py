@@ -17,6 +17,7 @@ from tests.rigs.mcp_session import Rig, rig, second_server
 from tests.rigs.simulated_guests import CONTAINER, machine
 
 pytestmark = pytest.mark.anyio
+execution.load_commands()  # so that a program which a test replaces is not registered again afterwards
 
 TOOLSETS = ("hosts", "guests", "inside", "snapshots", "runs")
 GUEST = "demo/104"

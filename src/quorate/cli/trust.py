@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from quorate.cli.options import FAILED, OK, add_command, with_store
+from quorate.cli.prompts import confirm, is_interactive
 from quorate.config import ConfigError, load
 from quorate.config.files import usual_pins
 from quorate.homelab.host import Hosts
@@ -55,7 +56,7 @@ def _trust(options: argparse.Namespace) -> int:
     host, port = _registered_address(options) or _address(options.host)
     if options.remove:
         return _remove(pins, host, port)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_interactive():
         raise ConfigError("quorate trust asks a person: run it at a terminal.")
     return _trust_key(pins, host, port)
 
@@ -153,19 +154,12 @@ def _trust_key(pins: Path, host: str, port: int) -> int:
         print(f"WARNING: ANOTHER KEY OF {name} IS TRUSTED: {old.kind} {old.fingerprint}")
     print(f"{name} has this key:\n  {key_type(key)} {fingerprint}")
     print(f"Compare it with the output of this command on the host: {fingerprint_command(key)}")
-    if _confirmation() != "yes":
+    if not confirm("Do they match?"):
         print("Nothing was changed.")
         return FAILED
     pin(pins, host, port, key)
     print(f"Trusted; stored in {pins}.")
     return OK
-
-
-def _confirmation() -> str:
-    try:
-        return input("Do they match? Type yes to continue: ").strip().lower()
-    except EOFError:
-        return ""
 
 
 async def _key_of(host: str, port: int) -> asyncssh.SSHKey | None:

@@ -18,7 +18,7 @@ from quorate.homelab.map_drawing import MAX_DEVICES
 from quorate.operations.registry import Table
 from quorate.pipeline.redaction import clean
 from quorate.pipeline.sites import CLUSTER
-from quorate.problems import BadArgument, NotFound, Problem
+from quorate.problems import BadArgument, NotFound, Problem, Unreachable
 from quorate.pve.lookup import Resource
 from quorate.state.trail import Filters, seconds_of
 from quorate.surfaces.web.replies import reply
@@ -69,6 +69,7 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show_guest(request: Request, person: Person) -> Response:
         ref, cluster = request.path_params["ref"], request.query_params.get("cluster")
         where = services.where(request.query_params)
+        await _refuse_silent(person, cluster, ref)
         of_guest = {"guest": ref, **where}
         facts = await services.facts(person, "guest_get", **of_guest, detail=True)
         snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **of_guest)
@@ -92,6 +93,23 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
             actions=guest_actions(lambda tool: services.offers(person, tool), facts),
             where=query("", where),
         )
+
+    async def _refuse_silent(person: Person, cluster: str | None, ref: str) -> None:
+        """A cluster that does not answer would keep the page waiting: say so at once, with what was last seen."""
+        sites = services.pipeline.sites.open_to(person.caller)
+        name = cluster or (sites[0].name if len(sites) == 1 else "")
+        if name not in {site.name for site in sites}:
+            return
+        listed = await console.clusters.read(name, person)
+        if not listed.problem:
+            return
+        seen = next((row for row in listed.rows if row.is_guest and ref in (str(row.vmid), row.name)), None)
+        last = (
+            f"{seen.name or ref} was {seen.status} on {seen.node}, {listed.describe_age(services.now)}"
+            if seen
+            else None
+        )
+        raise Unreachable(listed.problem, why=last, next_step="Reload the page when the cluster answers again")
 
     async def show_map(request: Request, person: Person) -> Response:
         chosen, devices, problem = request.query_params.get("segment") or None, [], ""

@@ -28,6 +28,8 @@ SILENT_SECONDS = 30.0
 BRIEF_SECONDS = 0.2
 MOST_REMEMBERED = 32
 ALMOST_FULL = 0.9
+FEW_GUESTS = 100
+"""With more, the health checks take too many requests to be made whenever someone opens the page."""
 MOST_NODES = 24
 MOST_STORAGES = 12
 MOST_FINDINGS = 5
@@ -113,32 +115,51 @@ class ClusterSummary:
     concerns: list[Concern]
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    clusters: list[ClusterSummary]
+    findings: list[dict[str, Any]]
+    waiting: dict[str, Any]
+
+    @property
+    def concerns(self) -> list[Concern]:
+        return [
+            *_approval_concerns(len(self.waiting.get("cards", ()))),
+            *_finding_concerns(self.findings),
+            *(concern for cluster in self.clusters for concern in cluster.concerns),
+        ]
+
+
 def overview_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
     async def show(request: Request, person: Person) -> Response:
-        names = [site.name for site in services.pipeline.sites.open_to(person.caller)]
-        lists = await asyncio.gather(*(console.clusters.read(name, person) for name in names))
-        clusters = [_summarize(services, name, listed) for name, listed in zip(names, lists, strict=True)]
-        findings = await services.rows_in_time(person, "finding_list", state="open", limit=MOST_READ)
-        waiting = await waiting_cards(console, person) if person.is_operator else None
-        concerns = [
-            *_approval_concerns(len(waiting["cards"]) if waiting else 0),
-            *_finding_concerns(findings),
-            *(concern for cluster in clusters for concern in cluster.concerns),
-        ]
+        state = await _read(person)
         return await console.show(
             request,
             person,
             "overview.html",
-            concerns=concerns,
-            clusters=clusters,
-            findings=findings[:MOST_FINDINGS],
-            more_findings=len(findings) - MOST_FINDINGS,
-            runs=[run for runs in await asyncio.gather(*(_runs(person, name) for name in names)) for run in runs],
+            concerns=state.concerns,
+            clusters=state.clusters,
+            findings=state.findings[:MOST_FINDINGS],
+            more_findings=len(state.findings) - MOST_FINDINGS,
+            runs=await _runs(person, [cluster.name for cluster in state.clusters]),
             changes=await _changes_today(person),
+            few_guests=FEW_GUESTS,
             checks_health=services.offers(person, "cluster_health"),
-            **(waiting or {}),
+            **state.waiting,
+        )
+
+    async def show_verdict(request: Request, person: Person) -> Response:
+        return await console.show(request, person, "part_verdict.html", concerns=(await _read(person)).concerns)
+
+    async def _read(person: Person) -> Overview:
+        names = [site.name for site in services.pipeline.sites.open_to(person.caller)]
+        lists = await asyncio.gather(*(console.clusters.read(name, person) for name in names))
+        return Overview(
+            [_summarize(services, name, listed) for name, listed in zip(names, lists, strict=True)],
+            await services.rows_in_time(person, "finding_list", state="open", limit=MOST_READ),
+            await waiting_cards(console, person) if person.is_operator else {},
         )
 
     async def show_health(request: Request, person: Person) -> Response:
@@ -155,11 +176,13 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
             request, person, "part_health.html", checks=checks, problem=problem, backups=backups, where=where
         )
 
-    async def _runs(person: Person, cluster: str) -> list[dict[str, Any]]:
-        where = services.where({CLUSTER: cluster})
-        return [
-            {**run, "where": where} for run in await services.rows_in_time(person, "run_list", **where, limit=MOST_RUNS)
-        ]
+    async def _runs(person: Person, clusters: Iterable[str]) -> list[dict[str, Any]]:
+        async def of_cluster(where: dict[str, str]) -> list[dict[str, Any]]:
+            rows = await services.rows_in_time(person, "run_list", **where, limit=MOST_RUNS)
+            return [{**row, "where": where} for row in rows]
+
+        answers = await asyncio.gather(*(of_cluster(services.where({CLUSTER: name})) for name in clusters))
+        return [run for runs in answers for run in runs]
 
     async def _changes_today(person: Person) -> list[dict[str, Any]]:
         if not person.is_operator:
@@ -169,7 +192,7 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
         changes: list[dict[str, Any]] = clean([entry for entry in entries[::-1] if not entry.get("dry_run")])
         return changes
 
-    return [("", show), ("/part/health", show_health)]
+    return [("", show), ("/part/verdict", show_verdict), ("/part/health", show_health)]
 
 
 def _summarize(services: ConsoleServices, name: str, listed: ClusterRows) -> ClusterSummary:

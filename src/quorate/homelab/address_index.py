@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import socket
 from collections import defaultdict
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from quorate.ssh.target import split_port
 
 LIFE_SECONDS = 60.0
 RESOLVE_SECONDS = 5.0
+KNOWN_SECONDS = 1.0
+"""For the name of a node whose addresses PVE reports: few networks resolve node names."""
 GUEST_SECONDS = 10.0
 AT_ONCE = 8
 MOST_NAMES = 1000
@@ -117,18 +120,23 @@ class AddressIndex:
 
         nodes = await addresses_of_nodes(cluster)
         endpoints = [("node", node, *split_port(address)) for node, addresses in nodes.items() for address in addresses]
-        return await self._resolve_members(endpoints)
+        located = {node for _, node, host, _ in endpoints if _is_ip(host)}
+        return await self._resolve_members(endpoints, located)
 
-    async def _resolve_members(self, endpoints: list[tuple[str, str, str, int | None]]) -> list[Member]:
-        resolved = await asyncio.gather(*(self._ips(host) for _, _, host, _ in endpoints))
+    async def _resolve_members(
+        self, endpoints: list[tuple[str, str, str, int | None]], located: Collection[str] = ()
+    ) -> list[Member]:
+        """One member per address. `located` are names that need not resolve, because an address is known already."""
+        waits = (KNOWN_SECONDS if host in located else None for _, _, host, _ in endpoints)
+        resolved = await asyncio.gather(*map(self._ips, (host for _, _, host, _ in endpoints), waits))
         return [
             Member(kind, name, ip, port)
             for (kind, name, _, port), ips in zip(endpoints, resolved, strict=True)
             for ip in ips
         ]
 
-    async def _ips(self, address: str) -> frozenset[str]:
-        """The addresses of a name; the name itself if it cannot be resolved."""
+    async def _ips(self, address: str, seconds: float | None = None) -> frozenset[str]:
+        """The addresses of a name; the name itself if it cannot be resolved, in that time if one is set."""
         with contextlib.suppress(ValueError):
             return frozenset([_plain(address)])
         name = address.lower()
@@ -137,7 +145,11 @@ class AddressIndex:
             asking = self._asking_for.get(name)
             if asking is None:  # concurrent lookups share one request
                 asking = self._asking_for[name] = asyncio.ensure_future(self._resolve(name))
-            known = await asyncio.shield(asking)
+            try:
+                async with asyncio.timeout(seconds):
+                    known = await asyncio.shield(asking)
+            except TimeoutError:
+                return _keep_name(name)  # the lookup continues, for those who ask later
         return known[1]
 
     def _is_old(self, time: float) -> bool:
@@ -165,8 +177,20 @@ async def _lookup_addresses(name: str) -> frozenset[str]:
         async with asyncio.timeout(RESOLVE_SECONDS):
             infos = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError):
-        return frozenset([name.lower().rstrip(".")])
+        return _keep_name(name)
     return frozenset(_plain(str(info[4][0])) for info in infos)
+
+
+def _keep_name(name: str) -> frozenset[str]:
+    return frozenset([name.lower().rstrip(".")])
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(strip_prefix(address))
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(ip: str) -> str:

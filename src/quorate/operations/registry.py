@@ -91,7 +91,7 @@ MODULES: Final = {
     "terraform": "tools.terraform tools.terraform_export",
     "infra": "tools.devices tools.infra tools.infra_backup",
     "scripts": "tools.scripts",
-    "pbs": "tools.pbs tools.pbs_backups tools.pbs_jobs tools.pbs_maintenance tools.pbs_tasks",
+    "pbs": "tools.pbs tools.pbs_api tools.pbs_backups tools.pbs_jobs tools.pbs_maintenance tools.pbs_tasks",
     "watch": "watch.changes watch.findings",
 }
 """The modules that declare the operations of each toolset, so that only those of the chosen toolsets are imported."""

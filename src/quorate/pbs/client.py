@@ -63,10 +63,6 @@ class PbsClient(PveClient):
     def _node_in(self, path: str) -> str:  # noqa: ARG002 - one machine, which forwards nothing
         return ""
 
-    async def download(self, path: str, /, **params: Any) -> bytes:
-        """The content of a file that PBS sends as it is."""
-        return bytes((await self._send("GET", path, params)).body)
-
     def _problem(self, method: str, path: str, raw: RawResponse) -> Problem:
         text = bytes(raw.body).decode("utf-8", "replace").strip() or raw.reason or "no reason given"
         return refusal(method, path, raw.status, text, identity=self.identity)

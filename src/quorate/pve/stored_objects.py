@@ -300,6 +300,13 @@ _SECRETS = {
     "/nodes/{node}/lxc": ("env",),
     "/nodes/{node}/vzdump/extractconfig": ("env", "lxc.environment"),
     "/access/users": ("keys",),
+    # of a backup server
+    "/config/acme/plugins": ("data",),
+    "/config/metrics/influxdb-http": ("token",),
+    "/config/notifications/endpoints": ("header", "secret", "token"),
+    "/config/access/openid": ("client-key",),
+    "/config/s3": ("secret-key",),
+    "/config/remote": ("password",),
 }
 _RAW_VARIABLES = "lxc.environment"
 """The raw option of a container (raw options are pairs) that is `env` in newer versions."""

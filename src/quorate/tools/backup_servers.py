@@ -36,7 +36,7 @@ Server = str
 Datastore = str
 Namespace = str
 BackupRef = Annotated[str, Meta(description="vm/100/2025-01-01T00:00:00Z")]
-BackupOrGroup = Annotated[str, Meta(description="vm/100/2025-01-01T00:00:00Z, or vm/100 for all")]
+BackupOrGroup = Annotated[str, Meta(description="vm/100, or vm/100/2025-01-01T00:00:00Z")]
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ async def read_server(server: BackupServer) -> ServerState:
 async def pbs_status(
     homelab: Homelab, server: Server | None = None, datastore: Datastore | None = None
 ) -> Table | dict[str, Any]:
-    """Datastores of the backup servers: space, days until full, garbage collection; or one in full."""
+    """Datastores: space, days until full, garbage collection; or one in full."""
     if datastore is not None:
         return await _describe_datastore(homelab, server, datastore)
     states, silent = await ask_servers(homelab, server, read_server)

@@ -58,7 +58,7 @@ async def pbs_backup_list(
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
-    """Backups on backup servers, newest first, with verification, encryption and protection."""
+    """Backups on backup servers, newest first."""
     groups: Sequence[Group | None] = [None] if guest is None else await group_of_guest(homelab, guest)
 
     async def ask(chosen: BackupServer) -> list[Backup]:
@@ -203,7 +203,7 @@ async def pbs_backup_update(
     owner: Annotated[str, Meta(description="user or token; of the whole guest")] | None = None,
     server: Server | None = None,
 ) -> Plan:
-    """Set notes, protection or owner of a backup. To weaken protection or change owners needs access admin."""
+    """Set notes, protection or owner; to unprotect needs access admin."""
     reference = Group.parse(backup)
     chosen, place = await choose_namespace(homelab, server, datastore, namespace)
     await require_visible(homelab, place, reference)

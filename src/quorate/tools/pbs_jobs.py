@@ -40,7 +40,7 @@ KEEPS: Final = ("keep-last", "keep-hourly", "keep-daily", "keep-weekly", "keep-m
 async def pbs_job_list(
     homelab: Homelab, server: Server | None = None, datastore: Datastore | None = None, kind: Kind | None = None
 ) -> Table:
-    """Verify, prune, sync and gc jobs: last state, next run, and what stops them."""
+    """Verify, prune, sync and gc jobs, and what stops them."""
     listed, silent = await ask_servers(homelab, server, list_jobs)
     rows = [
         _row(name, job_kind, job, stores)
@@ -160,12 +160,12 @@ async def pbs_job_set(
     keep: Annotated[str, Meta(description="prune: last=3,daily=7")] | None = None,
     again_after: Annotated[int, Meta(ge=1, description="verify: days")] | None = None,
     remote: Annotated[str, Meta(description="sync: default is this server")] | None = None,
-    remote_datastore: Annotated[str, Meta(description="sync: the source")] | None = None,
-    remove_vanished: Annotated[bool, Meta(description="sync: remove what is gone there")] | None = None,
+    remote_datastore: str | None = None,
+    remove_vanished: bool | None = None,
     comment: str | None = None,
     server: Server | None = None,
 ) -> Plan:
-    """Create or change a job, or the schedule of gc. What makes it protect less needs access admin."""
+    """Create or change a job or the gc schedule. Less protection needs access admin."""
     chosen, place = await choose_namespace(homelab, server, datastore, namespace or "")
     if kind == "gc":
         return await _set_gc_schedule(homelab, chosen, place, schedule)
@@ -311,7 +311,7 @@ async def _set_gc_schedule(
 async def pbs_job_run(
     homelab: Homelab, kind: Literal["verify", "prune", "sync"], job: str, server: Server | None = None
 ) -> Plan:
-    """Run a job now. One that removes backups needs access admin."""
+    """Run a job now; removing needs access admin."""
     chosen = find_server(homelab.backup_servers, server)
     every = {"sync-direction": "all"} if kind == "sync" else {}
     jobs = {str(row["id"]): row for row in await chosen.get(f"/admin/{kind}", **every) or ()}

@@ -25,7 +25,7 @@ from quorate.tools.backup_servers import (
     require_visible,
     server_action,
 )
-from quorate.tools.backups import Keep, retention
+from quorate.tools.backups import retention
 from quorate.tools.pbs import dedup_factor
 from quorate.units import count_of, size
 
@@ -77,7 +77,7 @@ async def pbs_verify(
     example="datastore=store1",
 )
 async def pbs_gc(homelab: Homelab, datastore: Datastore | None = None, server: Server | None = None) -> Plan:
-    """Collect garbage: free data that no backup has used for a day."""
+    """Collect garbage: data that no backup has used for a day."""
     chosen, place = await choose_namespace(homelab, server, datastore, "")
     before = await chosen.get(f"{place.path}/gc")
     summary = f"Collect garbage in {place}"
@@ -164,10 +164,10 @@ def parse_keep(keep: str) -> dict[str, int]:
 )
 async def pbs_prune(
     homelab: Homelab,
-    keep: Keep,
+    keep: Annotated[str, Meta(description="last=3,daily=7")],
     datastore: Datastore | None = None,
     namespace: Namespace = "",
-    backup: Annotated[str, Meta(description="Only vm/100, ct/101 or host/nas")] | None = None,
+    backup: Annotated[str, Meta(description="Only vm/100 or host/nas")] | None = None,
     server: Server | None = None,
 ) -> Plan:
     """Delete old backups by a retention. A dry run names each; protected ones stay."""
@@ -288,7 +288,7 @@ async def pbs_namespace_delete(
     homelab: Homelab,
     namespace: Namespace,
     datastore: Datastore | None = None,
-    with_backups: Annotated[bool, Meta(description="Delete them as well")] = False,
+    with_backups: bool = False,
     server: Server | None = None,
 ) -> Plan:
     """Delete a namespace and those below it."""

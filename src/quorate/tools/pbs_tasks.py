@@ -21,7 +21,6 @@ COLUMNS = ("started", "server", "type", "id", "user", "status", "took", "task")
 READ_AT_ONCE = 500
 STOP_SECONDS = 5.0
 
-TaskRef = Annotated[str, Meta(description="UPID")]
 LogLines = Annotated[int, Meta(ge=0, le=500)]
 
 
@@ -85,13 +84,13 @@ def _row(server: str, row: dict[str, Any]) -> list[Any]:
 )
 async def pbs_task_get(
     homelab: Homelab,
-    task: TaskRef,
+    task: str,
     report: Report,
     server: Server | None = None,
     wait: Annotated[float, Meta(ge=0, le=50, description="Seconds to follow it")] = 0,
     log_lines: LogLines = 20,
 ) -> dict[str, Any]:
-    """State and log of a task of a backup server; waits on request."""
+    """State and log of a task of a backup server."""
     chosen, upid = find_server(homelab.backup_servers, server), BackupTask.parse(task)
     state = await (chosen.follow(upid, wait=wait, report=report) if wait else chosen.state_of(upid))
     log, total = await read_log_tail(chosen.client, upid, log_lines)
@@ -133,8 +132,8 @@ REPEATABLE = ("verify", "prune", "garbage", "sync")
     search_words="proxmox backup server stop abort cancel running task verify sync garbage collection",
     example=r"task=UPID:pbs:00000FA1:000186A1:00000001:6723A1B2:verify:store1:root@pam:",
 )
-async def pbs_task_stop(homelab: Homelab, task: TaskRef, server: Server | None = None) -> Plan:
-    """Stop a task of a backup server. Stopping a backup needs access admin."""
+async def pbs_task_stop(homelab: Homelab, task: str, server: Server | None = None) -> Plan:
+    """Stop a task of a backup server."""
     chosen, upid = find_server(homelab.backup_servers, server), BackupTask.parse(task)
     summary = f"Stop {upid.type} {upid.id} on {chosen.name}"
     if not (await chosen.state_of(upid)).running:

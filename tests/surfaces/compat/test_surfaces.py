@@ -11,6 +11,7 @@ from quorate.config import Access, Approval, ConfigError, Settings, load
 from quorate.operations.registry import Risk, operations
 from quorate.pipeline.caller import Caller
 from quorate.surfaces.compat import SYSTEMS, system
+from tests import paths
 from tests.rigs.compat_session import as_documented, documented, refused, surface
 from tests.rigs.processes import completed
 from tests.rigs.several_clusters import several_clusters
@@ -55,6 +56,14 @@ async def test_the_tools_are_listed_exactly_as_documented(tmp_path, name):
 @pytest.mark.parametrize(("name", "rows"), ROWS.items())
 def test_every_tool_is_called_and_its_effect_checked(name, rows):
     assert {row.tool for row in rows} == set(documented(name))
+
+
+def test_the_documentation_states_how_many_tools_are_called():
+    called = sum(len({row.tool for row in rows}) for rows in ROWS.values())
+    assert called == 228
+    stated = " + ".join(str(COUNTS[name]) for name in SYSTEMS)
+    verified = " ".join((paths.DOCS / "verification.md").read_text().split())
+    assert f"all {called} tools of the five servers ({stated})" in verified
 
 
 def test_the_surface_is_chosen_by_flag_variable_or_file(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import quote
 
 from pve_simulator.api_client import Api
@@ -21,10 +22,23 @@ TIME = 1_768_352_405
 
 @asynccontextmanager
 async def connected(api: Api) -> AsyncIterator[Datastore]:
+    async with running(api) as server:
+        yield server.datastores["homelab"]
+
+
+@asynccontextmanager
+async def running(api: Api) -> AsyncIterator[BackupServer]:
     async with BackupServer(clock=api.cluster.clock, identity=shared_identity, auth_delay=False) as server:
         (storage,) = connect(api.cluster.world, server)
         assert storage.id == "pbs"
-        yield server.datastores["homelab"]
+        yield server
+
+
+def options_for(server: BackupServer) -> dict[str, Any]:
+    """How a storage reaches the server."""
+    host, port = server.url.removeprefix("https://").split(":")
+    login = {"username": server.token_id, "password": server.token_secret, "fingerprint": server.fingerprint}
+    return {"server": host, "port": int(port), "datastore": "homelab", **login}
 
 
 def path_of(volid: str) -> str:
@@ -97,3 +111,63 @@ async def test_what_pve_changes_and_removes_changes_at_the_server(api: Api):
         newest.protected = False
         assert await api.finish_task(await api.delete(path_of(volid))) == "OK"
         assert newest.time not in group.snapshots
+
+
+async def test_the_server_has_the_disk_that_the_storage_had(api: Api):
+    status = "/nodes/pve2/storage/pbs/status"
+    before = (await api.get(status)).data
+    async with connected(api):
+        after = (await api.get(status)).data
+    assert after["total"] == before["total"]
+    assert abs(after["used"] - before["used"]) < before["total"] // 100
+    assert after["avail"] == after["total"] - after["used"]
+
+
+async def test_a_storage_added_later_is_on_the_server_that_it_names(api: Api):
+    async with running(api) as server:
+        options, datastore = options_for(server), server.datastores["homelab"]
+        assert (await api.post("/storage", storage="vault", type="pbs", **options)).data["storage"] == "vault"
+        rows = (await api.get("/nodes/pve1/storage/vault/content")).data
+        assert {row["volid"].partition(":")[0] for row in rows} == {"vault"}
+        assert len(rows) == sum(len(group.snapshots) for _, group in datastore.everything())
+        assert await api.finish_task(await api.post("/nodes/pve2/vzdump", vmid=203, storage="vault")) == "OK"
+        assert len((await api.get(CONTENT)).data) == len(rows) + 1
+        shown = (await api.get("/storage/vault")).data
+        assert "password" not in shown
+        assert shown["fingerprint"] == options["fingerprint"]
+
+
+async def test_a_storage_that_cannot_log_in_is_refused_in_pves_words(api: Api):
+    """As recorded."""
+    async with running(api) as server:
+        options = options_for(server)
+        not_verified = (
+            f"error fetching datastores - fingerprint '{options['fingerprint'].upper()}' not verified, abort!"
+        )
+        refused = {
+            "error fetching datastores - 401 Unauthorized": {**options, "password": "wrongwrong"},
+            not_verified: {**options, "fingerprint": ":".join(["00"] * 32)},
+            "Cannot find datastore 'ghost', check permissions and existence!": {**options, "datastore": "ghost"},
+            "error fetching datastores - 500 Can't connect to 127.0.0.1:9 (Connection refused)": {**options, "port": 9},
+        }
+        for words, changed in refused.items():
+            reply = await api.post("/storage", storage="vault", type="pbs", **changed)
+            assert (reply.status, reply.reason) == (500, f"create storage failed: vault: {words}")
+        assert (await api.get("/storage/vault")).status == 500
+
+
+async def test_a_scan_shows_the_datastores_that_a_login_may_see(api: Api):
+    """As recorded."""
+    async with running(api) as server:
+        options = options_for(server)
+        query = {name: value for name, value in options.items() if name != "datastore"}
+        stores = await api.get("/nodes/pve1/scan/pbs", **query)
+        assert [(row["store"], row["mount-status"]) for row in stores.data] == [("homelab", "nonremovable")]
+        wrong = await api.get("/nodes/pve1/scan/pbs", **{**query, "password": "wrongwrong"})
+        assert (wrong.status, wrong.reason) == (500, "error fetching datastores - 401 Unauthorized")
+        del query["fingerprint"]
+        unknown = await api.get("/nodes/pve1/scan/pbs", **query)
+        assert (
+            unknown.reason
+            == f"error fetching datastores - fingerprint '{options['fingerprint'].upper()}' not verified, abort!"
+        )

@@ -176,7 +176,7 @@ class Time(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Updates(msgspec.Struct, frozen=True, omit_defaults=True):
     manager: str | None = None
-    """apt, apk, dnf, pacman or opkg; None if there is none that is known."""
+    """apt, apk, dnf, pacman, opkg or zypper; None if there is none that is known."""
     pending: int | None = None
     security: int | None = None
     age: int | None = None

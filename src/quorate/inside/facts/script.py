@@ -75,7 +75,8 @@ _RESTART = shlex.quote(
 )
 _LISTS = shlex.quote(
     "now=$(date +%s); for f in /var/lib/apt/periodic/update-success-stamp /var/lib/apt/lists/partial "
-    "/var/lib/apt/lists /var/cache/apk /lib/apk/db/installed /var/cache/dnf /var/lib/pacman/sync; do "
+    "/var/lib/apt/lists /var/cache/apk /lib/apk/db/installed /var/cache/dnf /var/lib/pacman/sync "
+    "/var/cache/zypp/raw; do "
     '[ ! -e "$f" ] || { echo $((now - $(stat -c %Y "$f"))); break; }; done'
 )
 _UNFINISHED = shlex.quote(
@@ -173,6 +174,7 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     ("updates", "ask dnf dnf -q -C check-update"),
     ("updates", "ask pacman pacman -Qu"),
     ("updates", "ask opkg opkg list-upgradable"),
+    ("updates", "ask zypper zypper -n --no-refresh list-updates"),
 )  # fmt: skip
 
 

@@ -164,7 +164,8 @@ _APT = re.compile(r"^Inst (?P<package>\S+) (?:\[(?P<old>[^\]]*)\] )?\((?P<new>\S
 _APK = re.compile(r"^(?P<package>\S+)-(?P<old>\d\S*)\s+<\s+(?P<new>\S+)", re.M)
 _DNF = re.compile(r"^(?P<package>\S+\.\S+)\s+(?P<new>\d\S*)\s+\S+\s*$", re.M)
 _ARROW = re.compile(r"^(?P<package>\S+) (?:- )?(?P<old>\S+) (?:->|-) (?P<new>\S+)", re.M)
-_UPDATE_READERS = {"apt": _APT, "apk": _APK, "dnf": _DNF, "pacman": _ARROW, "opkg": _ARROW}
+_ZYPPER = re.compile(r"^v +\|[^|\n]*\| (?P<package>\S+) +\| (?P<old>\S+) +\| (?P<new>\S+) +\|", re.M)
+_UPDATE_READERS = {"apt": _APT, "apk": _APK, "dnf": _DNF, "pacman": _ARROW, "opkg": _ARROW, "zypper": _ZYPPER}
 MANAGERS = tuple(_UPDATE_READERS)
 
 

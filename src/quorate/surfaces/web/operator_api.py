@@ -26,7 +26,7 @@ from quorate.console.templates import PATH as CONSOLE
 from quorate.documents import Unreadable, read_json
 from quorate.pipeline.approval import ApprovalPending
 from quorate.pipeline.redaction import clean
-from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused
+from quorate.problems import BadArgument, Conflict, NotFound, Problem, Refused, Unreachable
 from quorate.state.approvals import Approval, Approvals, State
 from quorate.state.limits import LONGEST_REASON, Freeze, FreezeState
 from quorate.state.passphrase import Passphrase, PassphraseLocked, PassphraseNotSet, PassphraseWrong
@@ -48,6 +48,7 @@ STATUS: tuple[tuple[type[Problem], int], ...] = (
     (ApprovalPending, 409),
     (Refused, 403),
     (BadArgument, 400),
+    (Unreachable, 503),
     (StateUnavailable, 503),
 )
 

@@ -243,9 +243,10 @@ async def test_the_overview_names_every_reason_why_something_needs_a_person(tmp_
     async with console(tmp_path, toolsets=("all", "homelab")) as quorate:
         token = await quorate.token("alice", "admin")
         async with browser(quorate, token) as person:
-            assert "Everything is healthy</h1>" in (await person.get()).text
+            assert "Nothing waits for you</h1>" in (await person.get()).text
             await Findings(quorate.rig.app.store).observe("demo", [trouble], lambda _: True)
             await ask_to_delete(quorate, token)
+            assert "2 things need you</h1>" in (await person.get("/part/verdict")).text
             text = (await person.get()).text
             assert "2 things need you</h1>" in text
             assert "1 request waits for your answer" in text
@@ -267,6 +268,7 @@ async def test_the_overview_of_five_thousand_guests_is_small(tmp_path):
         page = await person.get()
         assert len(page.content) < 100_000
         assert "more nodes" in page.text
+        assert 'hx-trigger="load"' not in page.text, "thousands of reads for everyone who opens it"
 
 
 async def test_a_silent_cluster_is_shown_as_last_seen(tmp_path):
@@ -280,6 +282,7 @@ async def test_a_silent_cluster_is_shown_as_last_seen(tmp_path):
         assert 'aria-label="Node pve1"' in overview
         assert "docker01" in inventory
         assert "shown as of 3 min ago" in inventory
+        assert "docker01 was running on pve1, as of 3 min ago" in (await person.get("/guests/102")).text
 
 
 async def test_the_address_with_a_slash_leads_to_the_console_and_pages_that_are_off_are_not_linked(tmp_path):

@@ -77,6 +77,12 @@ class Access:
             return False
         return password == known.secret or self.user_of_ticket(password) == user
 
+    def knows_secret(self, auth_id: str, secret: str) -> bool:
+        """Whether this is the secret of a token, or the password of a user."""
+        if "!" not in auth_id:
+            return self.knows_password(auth_id, secret)
+        return self.is_active(auth_id) and self.tokens[auth_id].secret == secret
+
     def identify(self, headers: Mapping[str, str], method: str) -> str:
         """The user or token that sends these headers. Raises the refusal if nobody can be recognized."""
         authorization = headers.get("Authorization", "")

@@ -322,9 +322,6 @@ def remote_server(server: BackupServer, settings: Mapping[str, Any]) -> BackupSe
     pinned = settings.get("fingerprint")
     if pinned is not None and pinned != peer.fingerprint:
         raise Refusal("client error (Connect)")
-    auth_id, password = str(settings["auth-id"]), str(settings["password"])
-    token = peer.access.tokens.get(auth_id)
-    knows = token.secret == password if token is not None else peer.access.knows_password(auth_id, password)
-    if not knows:
+    if not peer.access.knows_secret(str(settings["auth-id"]), str(settings["password"])):
         raise Refusal("authentication failed - invalid credentials", delay=3.0)
     return peer

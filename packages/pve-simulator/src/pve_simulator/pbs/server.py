@@ -121,7 +121,17 @@ class BackupServer:
         """The file system that all datastores are on."""
         written = sum(store.gc.disk_bytes for store in self.datastores.values())
         used = self.disk_used + written
-        return {"total": self.disk_total, "used": used, "avail": self.disk_total - used - (self.disk_total // 20)}
+        return {"total": self.disk_total, "used": used, "avail": self.disk_total - used - self._reserved}
+
+    def resize_disk(self, total: int, used: int) -> None:
+        """Let the file system have this size, and this much of it be unavailable: used, or reserved."""
+        self.disk_total = total
+        written = sum(store.gc.disk_bytes for store in self.datastores.values())
+        self.disk_used = max(used - self._reserved - written, 0)
+
+    @property
+    def _reserved(self) -> int:
+        return self.disk_total // 20
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -73,17 +73,24 @@ class Tasks:
         return task
 
     def record(
-        self, kind: str, worker_id: str, auth_id: str, *, lines: tuple[str, ...] = (), status: str = "OK"
+        self,
+        kind: str,
+        worker_id: str,
+        auth_id: str,
+        *,
+        lines: tuple[str, ...] = (),
+        status: str = "OK",
+        at: float | None = None,
     ) -> Task:
         """A task of the past."""
-        task = self._create(kind, worker_id, auth_id)
+        task = self._create(kind, worker_id, auth_id, at)
         for line in lines:
             task.log(line)
-        _finish(task, status)
+        _finish(task, status, at)
         return task
 
-    def _create(self, kind: str, worker_id: str, auth_id: str) -> Task:
-        number, now = next(self._numbers), self._clock.now()
+    def _create(self, kind: str, worker_id: str, auth_id: str, at: float | None = None) -> Task:
+        number, now = next(self._numbers), self._clock.now() if at is None else at
         pid, pstart = 4000 + number, 100_000 + number
         process = f"{pid:08X}:{pstart:08X}:{number:08X}:{int(now):08X}"
         upid = f"UPID:{self._node}:{process}:{kind}:{escape(worker_id)}:{auth_id}:"
@@ -121,10 +128,10 @@ class Tasks:
         self._work[f"background {next(self._numbers)}"] = asyncio.get_running_loop().create_task(work)
 
 
-def _finish(task: Task, status: str) -> None:
+def _finish(task: Task, status: str, at: float | None = None) -> None:
     is_warning = status.startswith("WARNINGS")
     task.log("TASK OK" if status == "OK" else f"TASK {status}" if is_warning else f"TASK ERROR: {status}")
-    task.end, task.status = task.clock.now(), status
+    task.end, task.status = task.clock.now() if at is None else at, status
 
 
 def escape(text: str) -> str:

@@ -9,7 +9,7 @@ from pve_simulator.http.parameters import split_list
 from pve_simulator.http.refusals import bad_parameters, existing, failure
 from pve_simulator.http.routing import Call, route
 from pve_simulator.nodes.tasks import TaskContext
-from pve_simulator.storage import plugins, retention, volume_access, volumes
+from pve_simulator.storage import backup_server, plugins, retention, volume_access, volumes
 from pve_simulator.storage.storages import Storage
 from pve_simulator.world import ListOrder, World
 
@@ -41,9 +41,15 @@ def _add(call: Call, storage_id: str, kind: str, content: tuple[str, ...], optio
         options["path"] = f"/mnt/pve/{storage_id}"
     _set(storage, options)
     if not storage.disabled and storage.on_node(call.local_node.name):
-        plugins.activate(world, call.local_node.name, storage)
+        _activate(call, storage, str(options.get("password", "")))
     plugins.allocate_space(world, storage)
     world.storages[storage_id] = storage
+
+
+def _activate(call: Call, storage: Storage, password: str) -> None:
+    is_simulated = storage.type == "pbs" and backup_server.attach(call.world, storage, password)
+    if not is_simulated:
+        plugins.activate(call.world, call.local_node.name, storage)
 
 
 def _requested_content(options: dict[str, Any]) -> list[str] | None:
@@ -247,8 +253,13 @@ _EXTRA_FIELDS = {"nfs": {"options": "192.168.10.0/24"}, "cifs": {"description": 
 
 
 @route(*(f"GET /nodes/{{node}}/scan/{kind}" for kind in _SCANS))
-def shares(call: Call) -> list[dict[str, str]]:
+def shares(call: Call) -> list[dict[str, Any]]:
     server, kind = call.params["server"], call.endpoint.template.rpartition("/")[2]
+    if kind == "pbs":
+        servers = call.world.part(backup_server.BackupServers)
+        datastores = servers.list_datastores(call.params, str(call.params["password"]))
+        if datastores is not None:
+            return datastores
     key, option, unreachable = _SCANS[kind]
     rows = [
         {key: str(storage.config[option]), **_EXTRA_FIELDS[kind]}
