@@ -210,6 +210,7 @@ async def test_a_pull_that_takes_long_goes_on_and_tells_how_it_ended(tmp_path):
                 facts = await quorate.facts("workload_get", host="box", name="web")
         assert facts["deployment"]["state"] == "failed"
         assert "manifest unknown, said ***" in facts["deployment"]["why"]
+        assert "The image nginx could not be pulled" in facts["deployment"]["why"]
 
 
 async def test_a_workload_is_seen_stopped_started_and_removed(tmp_path):

@@ -17,7 +17,7 @@ from pve_simulator.storage.backup_jobs import BackupJobs
 from quorate.config import Approval
 from quorate.config.policy import read_policy
 from quorate.config.sources import Rank, Source
-from quorate.state.approvals import Approvals
+from quorate.state.approvals import Approvals, State
 from tests.oracle.state import differences, state_of
 from tests.pipeline.test_safety_table import tries
 from tests.rigs.mcp_session import Rig, rig
@@ -350,6 +350,41 @@ async def test_a_plan_token_is_bound_as_well(tmp_path: Path) -> None:
         await send(quorate, job_put(vmid="203"))
         assert "changed since" in await quorate.refusal("backup_job_delete", job="testjob", plan_token=token)
         assert "testjob" in quorate.sim.world.part(BackupJobs).all()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("snapshot_create", {"guest": 108}),
+        ("guest_bulk", {"action": "snapshot", "guests": [108, 203]}),
+        ("guest_configure", {"guest": 108, "cores": 3, "safely": True}),
+        ("backup_job_set", {"schedule": "02:00", "storage": "nas", "guest": [108]}),
+    ],
+)
+async def test_an_approval_is_valid_for_a_plan_whose_names_come_from_the_time(
+    tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    async with rig(tmp_path, approval=Approval.ASK, in_memory=True, approve_changes=True) as quorate:
+        await quorate.refusal(tool, **arguments, wait=0)
+        approvals = Approvals(quorate.app.store)
+        (row,) = await approvals.list()
+        await approvals.answer(row.id, True, "the operator")
+        await quorate.clock.advance(61)
+        assert f"approved {row.id}" in (await quorate.facts(tool, **arguments))["approval"]
+        answered = await approvals.get(row.id)
+        assert answered is not None
+        assert answered.state is State.USED
+
+
+async def test_a_name_of_the_callers_own_is_bound(tmp_path: Path) -> None:
+    async with rig(tmp_path, approval=Approval.TOKEN, in_memory=True, approve_changes=True) as quorate:
+        first = {"guest": 108, "snapshot": "auto-20260101-000000"}
+        token = (await quorate.facts("snapshot_create", **first, dry_run=True))["plan_token"]
+        other = {"guest": 108, "snapshot": "auto-20260101-000001"}
+        assert "other arguments" in await quorate.refusal("snapshot_create", **other, plan_token=token)
+        token = (await quorate.facts("snapshot_create", guest=108, dry_run=True))["plan_token"]
+        await quorate.clock.advance(61)
+        await quorate.facts("snapshot_create", guest=108, plan_token=token)
 
 
 class Listener(list[tuple[str, str]]):

@@ -39,7 +39,8 @@ async def test_a_job_is_made_with_sensible_settings(tmp_path):
 async def test_a_job_is_changed_in_part_and_the_rest_stays(tmp_path):
     async with rig(tmp_path) as quorate:
         add_job(quorate, vmid="102")
-        await quorate.facts("backup_job_set", job="nightly", schedule="04:00", comment="later", enabled=False)
+        later = {"schedule": "04:00", "comment": "later", "enabled": False}
+        assert (await quorate.facts("backup_job_set", job="nightly", **later))["next_run"] == "never: it is disabled"
         assert jobs(quorate)["nightly"] | {"schedule": "04:00"} == jobs(quorate)["nightly"]
         assert jobs(quorate)["nightly"]["vmid"] == "102"
         assert jobs(quorate)["nightly"]["enabled"] == 0
@@ -115,6 +116,7 @@ async def test_jobs_are_listed_with_what_they_do(tmp_path):
         assert rows["nightly"]["keep"] == "last=3"
         assert rows["nightly"]["next_run"] == "2026-01-16T02:00:00Z"
         assert (rows["off"]["enabled"], rows["off"]["guests"]) == (False, "102,103")
+        assert not rows["off"].get("next_run")
 
 
 async def test_a_job_is_deleted(tmp_path):

@@ -6,7 +6,7 @@ from pve_simulator.storage.storages import Volume
 
 pytestmark = pytest.mark.anyio
 
-VM, RUNNING_VM, CT, WITH_SNAPSHOTS, TEMPLATE = 107, 104, 206, 108, 9000
+VM, RUNNING_VM, CT, WITH_SNAPSHOTS, TEMPLATE, REPLICABLE = 107, 104, 206, 108, 9000, 102
 
 
 def config(quorate, vmid):
@@ -50,6 +50,7 @@ async def test_a_vm_keeps_its_settings_and_its_disks_are_renamed(quorate):
     assert before["smbios1"] == after["smbios1"]
     assert str(after["scsi0"]).startswith("local-lvm:vm-470-disk-")
     assert [line.partition(":")[0] for line in facts["not_kept"]] == ["vmgenid"]
+    assert "scsi0" in facts["volumes"]
     left = [volume for volume in quorate.sim.world.storages["local-lvm"].space("pve2").volumes if "-107-" in volume]
     assert left == []
 
@@ -114,3 +115,39 @@ async def test_a_disk_that_cannot_be_renamed_stops_everything_before_the_deletio
     assert answer.is_error
     assert "scsi0" in quorate.sim.world.guests[VM].config
     assert not [path for method, path in quorate.sim.requests if method == "DELETE"]
+
+
+async def test_its_place_in_ha_rules_follows_it(quorate):
+    await quorate.facts("ha_set", guest=VM, state="stopped")
+    await quorate.facts("ha_set", guest=100, state="started")
+    await quorate.facts("ha_rule_set", rule="apart", kind="apart", guests=[VM, 100])
+    await quorate.facts("ha_rule_set", rule="alone", kind="nodes", guests=[VM], nodes=["pve1", "pve2"])
+    before = {row["rule"]: dict(row) for row in await get(quorate, "/cluster/ha/rules")}
+    await quorate.facts("guest_renumber", guest=VM, vmid=470)
+    after = {row["rule"]: dict(row) for row in await get(quorate, "/cluster/ha/rules")}
+    assert set(after) == set(before)
+    for name, rule in after.items():
+        members = set(rule.pop("resources").split(","))
+        assert members == {"vm:470" if sid == f"vm:{VM}" else sid for sid in before[name].pop("resources").split(",")}
+        assert {key: rule.get(key) for key in ("type", "affinity", "nodes")} == {
+            key: before[name].get(key) for key in ("type", "affinity", "nodes")
+        }
+
+
+async def test_its_replication_follows_it(quorate):
+    quorate.sim.world.guests[REPLICABLE].snapshots.clear()
+    await quorate.facts("replication_set", guest=REPLICABLE, target="pve2", schedule="*/30", rate=10)
+    await quorate.facts("guest_renumber", guest=REPLICABLE, vmid=470, restart=True)
+    jobs = await get(quorate, "/cluster/replication")
+    assert [(row["id"], row["target"], row["schedule"], row["rate"]) for row in jobs] == [("470-0", "pve2", "*/30", 10)]
+
+
+async def test_disks_that_are_renamed_are_not_among_the_losses(quorate):
+    put(quorate, VM, "unused0", "vm-107-disk-2")
+    plan = await quorate.facts("guest_renumber", guest=VM, vmid=470, dry_run=True)
+    assert "scsi0" not in str(plan.get("lost", ""))
+    assert "unused0" not in str(plan.get("lost", ""))
+    copied = await quorate.facts("guest_renumber", guest=CT, vmid=471, dry_run=True)
+    assert "rootfs" in str(copied["lost"])
+    deleted = await quorate.facts("guest_delete", guest=VM, dry_run=True)
+    assert "scsi0" in str(deleted["lost"])

@@ -302,6 +302,8 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
         ({"paths": ["/guests/1"]}, "is not a path of the access tree"),
         ({"tool": "guest_pwoer"}, "There is no tool 'guest_pwoer'"),
         ({"tool": "guest_power", "arguments": {"guest": 108}}, "action"),
+        ({"tool": "guest_delete", "guests": [108]}, "guest_delete needs the argument 'guest'. It must be an integer"),
+        ({"tool": "guest_delete", "guests": [108]}, "Give it in arguments"),
         ({"tool": "guest_power", "arguments": {"gast": 108}}, "guest_power has no argument 'gast'"),
         ({"tool": "guest_power", "level": "read"}, "cannot be combined"),
         ({"level": "read", "toolsets": ["gests"]}, "There is no toolset 'gests'"),

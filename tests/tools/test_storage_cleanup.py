@@ -3,10 +3,12 @@
 import pytest
 
 from pve_simulator.access.directory import Token, User
+from pve_simulator.builder import Builder
 from pve_simulator.guests.guest import Snapshot
 from pve_simulator.storage.storages import Volume
 from quorate.config.policy import Policy, Rule
 from tests.rigs.mcp_session import second_server, text_of
+from tests.rigs.several_clusters import several_clusters
 
 pytestmark = pytest.mark.anyio
 
@@ -153,3 +155,110 @@ async def test_what_the_token_may_not_delete_is_kept_with_the_privilege_it_lacks
         plan = await weak.facts("storage_cleanup", what=["orphans", "detached", "deleted_guests"], dry_run=True)
     assert [step["call"].split("content/")[-1] for step in plan["steps"]] == [ORPHAN]
     assert f"{EXTRA} on pve1 (1G): clean@pve!mcp may not destroy disks of vm 108 test-vm." in plan["kept"]
+
+
+# -- what a cleanup must not touch -------------------------------------------------------------------------------------
+
+ALL = ["orphans", "detached", "deleted_guests"]
+OTHERS_BACKUP = "nas:backup/vzdump-qemu-302-2025_12_31-02_00_01.vma.zst"
+OTHERS_DISK = "nas:302/vm-302-disk-5.raw"
+VM_ELSEWHERE = 107
+NOBODYS = "nas:777/vm-777-disk-0.raw"
+
+
+def share_nas(quorate, **other):
+    """Give lab the export behind the storage nas of prod, where volumes of both clusters are."""
+    prod, lab = quorate.sims["prod"].world, quorate.sims["lab"].world
+    nas = prod.storages["nas"].config
+    row = {"path": "/mnt/pve/theirs", "server": nas["server"], "export": nas["export"], **other}
+    Builder(lab).storage("theirs", "nfs", "images,backup", total=100, shared=True, **row)
+    for volid, content in ((OTHERS_BACKUP, "backup"), (OTHERS_DISK, "images"), (NOBODYS, "images")):
+        vmid = 777 if volid == NOBODYS else 302
+        volume = Volume(volid, content, "raw", 1 << 30, 4096, 1768000000, vmid=vmid)
+        prod.storages["nas"].add("pve1", volume)
+
+
+def deletions(plan):
+    return {step["call"].split("content/")[-1] for step in plan.get("steps", ())}
+
+
+async def test_what_a_guest_of_another_cluster_left_on_a_shared_storage_stays(tmp_path):
+    async with several_clusters(tmp_path) as quorate:
+        share_nas(quorate)
+        plan = await quorate.facts("storage_cleanup", cluster="prod", storage="nas", what=ALL, dry_run=True)
+        assert deletions(plan) == {NOBODYS}
+        kept = "\n".join(plan["kept"])
+        assert f"{OTHERS_BACKUP} (1G): another cluster uses this storage, and has a guest 302" in kept
+        assert f"{OTHERS_DISK} (1G): another cluster uses this storage, and has a guest 302" in kept
+
+
+async def test_a_shared_storage_stays_as_it_is_while_another_cluster_cannot_be_read(tmp_path):
+    async with several_clusters(tmp_path) as quorate:
+        share_nas(quorate)
+        quorate.sims["lab"].faults.add("500:no quorum:GET:/storage")
+        plan = await quorate.facts("storage_cleanup", cluster="prod", storage="nas", what=ALL, dry_run=True)
+        assert deletions(plan) == set()
+        assert all("not all of its guests can be read" in line for line in plan["kept"])
+
+
+async def test_a_storage_that_only_has_the_same_name_elsewhere_is_cleaned_up(tmp_path):
+    async with several_clusters(tmp_path) as quorate:
+        share_nas(quorate, export="/mnt/elsewhere")
+        plan = await quorate.facts("storage_cleanup", cluster="prod", storage="nas", what=ALL, dry_run=True)
+        assert {OTHERS_BACKUP, OTHERS_DISK, NOBODYS} <= deletions(plan)
+
+
+async def test_a_volume_that_a_guest_of_a_node_not_asked_uses_stays(quorate):
+    put(quorate, NOBODYS, vmid=777)
+    assert quorate.sim.world.guests[VM_ELSEWHERE].node != "pve1"
+    quorate.sim.world.guests[VM_ELSEWHERE].config["scsi5"] = f"{NOBODYS},size=1G"
+    plan = await quorate.facts("storage_cleanup", storage="nas", node="pve1", what=ALL, dry_run=True)
+    assert NOBODYS not in deletions(plan)
+
+
+async def test_a_token_that_does_not_see_all_guests_cleans_up_nothing(quorate, tmp_path):
+    leave_things_behind(quorate)
+    access = quorate.sim.world.access
+    access.users["some@pve"] = User(
+        "some@pve", tokens={"mcp": Token("0badc0de-0000-4000-8000-00000000cafe", privsep=False)}
+    )
+    for path in ("/nodes", "/storage", "/vms/108"):
+        access.grant(path, "PVEAdmin" if path == "/vms/108" else "PVEDatastoreAdmin", "some@pve")
+    access.invalidate_cache()
+    async with second_server(quorate, tmp_path / "some.jsonl", token="some@pve!mcp") as some:
+        await some.call("storage_cleanup", what=["orphans", "deleted_guests"])
+    assert exists(quorate, ORPHAN)
+    assert exists(quorate, GONE_AND_USED)
+    assert exists(quorate, LEFT_BACKUP)
+
+
+@pytest.mark.quorate(faults=["500:timeout:GET:/nodes/pve1/storage/local-lvm/content"])
+async def test_a_storage_that_cannot_be_read_is_named_and_left_alone(quorate):
+    leave_things_behind(quorate)
+    answer = await quorate.call("storage_cleanup", what=ALL)
+    assert "local-lvm on pve1" in text_of(answer)
+    assert exists(quorate, ORPHAN)
+    assert exists(quorate, EXTRA)
+
+
+async def test_the_base_of_a_deleted_template_stays_while_a_clone_builds_on_it(quorate):
+    await quorate.facts("guest_clone", guest=9000, name="linked")
+    del quorate.sim.world.guests[9000]
+    plan = await quorate.facts("storage_cleanup", what=ALL, storage="local-lvm", dry_run=True)
+    assert not any("base-9000" in volume for volume in deletions(plan))
+    assert any("base-9000-disk-0" in line and "linked clone" in line for line in plan["kept"])
+
+
+async def test_what_is_imported_moved_or_locked_right_now_stays(quorate):
+    leave_things_behind(quorate)
+    fresh = put(quorate, "local-lvm:vm-108-disk-8", vmid=108)
+    quorate.sim.world.guests[108].config["lock"] = "migrate"
+    quorate.sim.world.guests[108].touch()
+    plan = await quorate.facts("storage_cleanup", what=ALL, storage="local-lvm", dry_run=True)
+    assert deletions(plan) == {ORPHAN}
+    assert f"{fresh.volid} on pve1 (1G): guest 108 is locked (migrate)" in plan["kept"]
+    now = int(quorate.sim.world.clock.now())
+    put(quorate, "local-lvm:vm-781-disk-0", vmid=781).ctime = now - 60
+    plan = await quorate.facts("storage_cleanup", what=ALL, storage="local-lvm", dry_run=True)
+    assert deletions(plan) == {ORPHAN}
+    assert any("vm-781-disk-0" in line and "may not be done" in line for line in plan["kept"])

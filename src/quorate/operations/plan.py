@@ -191,6 +191,9 @@ class Plan:
     """What a person would call its targets, where the targets of the calls do not show it: guests of a run."""
     destroys_only_its_own: bool = False
     """True if all that it can destroy is what it creates itself, as a restore drill its copies."""
+    chosen_names: tuple[str, ...] = ()
+    """Names that the plan chose, from the time or at random. The same call chooses others a second later, and an
+    approval or plan token is valid for those, too."""
 
     def lanes(self, steps: Sequence[T]) -> list[Sequence[T]]:
         """The steps of an independent plan after the first ones, by target: each lane runs in order."""
@@ -215,7 +218,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of everything that would be sent, secrets included."""
+        """A fingerprint of everything that would be sent, secrets included; names that it chose are left out."""
         calls = [
             call
             for step in self.calls
@@ -227,7 +230,13 @@ class Plan:
             for step in self.calls
             if isinstance(step, Action)
         ]
-        return hashlib.sha256(json.dumps([sent, performed]).encode()).hexdigest()
+        return hashlib.sha256(self.without_chosen_names(json.dumps([sent, performed])).encode()).hexdigest()
+
+    def without_chosen_names(self, text: str) -> str:
+        """The text as it is for every other choice of names; the arguments of a call have names of the caller's own."""
+        for number, name in enumerate(self.chosen_names, 1):
+            text = text.replace(name, f"<chosen name {number}>")
+        return text
 
     @property
     def claimed_vmids(self) -> set[int]:

@@ -257,11 +257,14 @@ Owner = NewType("Owner", str)
 """The type of a parameter that the pipeline fills: to whom what the call starts belongs."""
 InFull = NewType("InFull", bool)
 """The type of a parameter that the pipeline fills: whether a program reads the answer, so that it is not shortened."""
+Neighbors = NewType("Neighbors", tuple[Any, ...])
+"""The type of a parameter that the pipeline fills: all clusters, beyond the caller's scope, to spare what they use."""
 SUPPLIED: Final[Mapping[Any, Any]] = {
     OTHER_CLUSTER: None,
     Report: None,
     Owner: "",
     InFull: False,
+    Neighbors: (),
     ServerFiles: ServerFiles(),
 }
 """What the pipeline fills, each with its value where nobody calls."""

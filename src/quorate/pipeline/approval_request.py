@@ -6,7 +6,7 @@ The question lists losses, every target, the reason for it, and what changes, va
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -115,7 +115,8 @@ class ApprovalRequest:
     async def identity(self, backend: Backend) -> str:
         """What the plan acts on, as it is now, and what it would do: a change in either makes it another request."""
         bound = await read_bound_objects(backend, self.plan)
-        return escape_invisible("; ".join([*map(str, bound), f"plan: {self.plan.digest[:16]}"]))
+        parts = [*(self.plan.without_chosen_names(str(each)) for each in bound), f"plan: {self.plan.digest[:16]}"]
+        return escape_invisible("; ".join(parts))
 
     async def confirm_identity(self, backend: Backend) -> None:
         """Raise if anything that the plan acts on is not what was judged, or cannot be read any more."""
@@ -339,20 +340,34 @@ async def losses(backend: Backend, plan: Plan) -> list[str]:
     """One line for each thing that would be lost; empty if the plan destroys nothing that can be listed."""
     lines: list[str] = []
     for where, part in plan.parts():
+        handed_over: set[tuple[str, str]] = set()
         for call in part.api_calls:
             guest = re.search(r"/(?:qemu|lxc)/(\d+)", call.path)
             if guest is None or int(guest[1]) not in plan.claimed_vmids:  # what the plan itself makes has nothing yet
-                lines += await _lost_by((where or backend).api, call)
+                lines += await _lost_by((where or backend).api, call, handed_over)
+            if guest is not None and not plan.independent:  # else the deletion would not wait for it
+                handed_over |= {(guest[1], disk) for disk in _handed_over(call)}
     return list(dict.fromkeys(lines))
 
 
-async def _lost_by(cluster: Cluster, call: Call) -> list[str]:
+def _handed_over(call: Call) -> Iterator[str]:
+    """The disk that a call gives to another guest. The guest that had it no longer owns it when it is deleted later."""
+    if call.method == "POST" and re.search(r"/(?:qemu|lxc)/\d+/move_(?:disk|volume)$", call.path):
+        new_owner = str(call.params.get("target-vmid", ""))
+        if new_owner and f"/{new_owner}/move_" not in call.path:
+            yield str(call.params.get("disk") or call.params.get("volume") or "")
+
+
+async def _lost_by(cluster: Cluster, call: Call, handed_over: Collection[tuple[str, str]] = ()) -> list[str]:
     request = read(await cluster.facts(), call.method, call.path, call.params)
     if request is None:
         return []
     for method, where, list_losses in _READERS:
         if method == request.method and re.fullmatch(where, request.template):
             try:
+                if list_losses is _guest:
+                    guest = await _guest_of(cluster, request)
+                    return await _contents(guest, {disk for vmid, disk in handed_over if vmid == str(guest.vmid)})
                 return await list_losses(cluster, request)
             except Problem as problem:
                 return [f"What {call.path} holds could not be read: {problem.what}"]
@@ -377,8 +392,9 @@ async def _replaced_guest(cluster: Cluster, request: Request) -> list[str]:
         return []
 
 
-async def _contents(guest: Guest) -> list[str]:
-    config = await guest.get("config")
+async def _contents(guest: Guest, handed_over: Collection[str] = ()) -> list[str]:
+    """Its disks and snapshots, without the disks that another guest has by then."""
+    config = {key: value for key, value in (await guest.get("config")).items() if key not in handed_over}
     disks = [
         f"{drive.key} {drive.volid}" + (f" {size(drive.size)}" if drive.size else "") for drive in data_volumes(config)
     ]

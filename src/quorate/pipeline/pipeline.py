@@ -20,6 +20,7 @@ from quorate.operations.registry import (
     PIPELINE_ARGUMENTS,
     IllustratedFacts,
     InFull,
+    Neighbors,
     Operation,
     Owner,
     Risk,
@@ -67,6 +68,8 @@ class Invocation:
     """If it takes plan tokens, `plan_token` is an argument of the pipeline."""
     upload_dirs: tuple[Path, ...] = ()
     """Folders of this machine with images that any caller may upload."""
+    clusters: tuple[Cluster, ...] = ()
+    """All clusters of the server."""
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -84,6 +87,7 @@ class Invocation:
             Owner: self.caller.subject,
             InFull: self.exchange.in_full,
             ServerFiles: ServerFiles(self.caller.is_local, self.upload_dirs, "upload_dirs in [images]"),
+            Neighbors: self.clusters,
             OTHER_CLUSTER: other_cluster,
         }
         return {name: values[kind] for name, kind in self.operation.supplied.items()}
@@ -241,7 +245,8 @@ class Pipeline:
     ) -> Invocation:
         sanitizer = sanitizer or self._sanitizer(arguments, exchange)
         approver = exchange.approver or self.approver_for(exchange.caller)
-        return Invocation(operation, risk, arguments, exchange, sanitizer, approver, self.upload_dirs)
+        clusters = tuple(site.cluster for site in self.sites)
+        return Invocation(operation, risk, arguments, exchange, sanitizer, approver, self.upload_dirs, clusters)
 
     @asynccontextmanager
     async def inventory(self, cluster: str | None, caller: Caller) -> AsyncIterator[Inventory]:

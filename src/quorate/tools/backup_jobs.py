@@ -179,7 +179,8 @@ async def backup_job_set(
     if existing is None:
         new = job or f"backup-{uuid.uuid4().hex[:12]}"
         preview, more = await _preview(pve, settings)
-        return _creation(pve, new, settings | _pruning(existing, keep), warnings + more, preview)
+        plan = _creation(pve, new, settings | _pruning(existing, keep), warnings + more, preview)
+        return plan if job else replace(plan, chosen_names=(new,))
     if not settings:
         raise BadArgument("No changes were specified", next_step="Give the settings to change: schedule, storage, …")
     preview, more = await _preview(pve, _with_selection(existing, settings))

@@ -86,7 +86,9 @@ async def guest_bulk(
             lowered = sorted({tag.lower() for tag in check_tags(tags)})
             plan = await plan_each(summary, targets, partial(_tag_call, action, lowered))
         case "snapshot":
-            plan = await plan_each(summary, targets, partial(_snapshot_call, snapshot or name_from_time(pve)))
+            name = snapshot or name_from_time(pve)
+            plan = await plan_each(summary, targets, partial(_snapshot_call, name))
+            plan = replace(plan, chosen_names=() if snapshot else (name,))
         case "backup":
             plan = await plan_each(summary, targets, partial(_backup_call, pve, storage))
         case "move_disks":

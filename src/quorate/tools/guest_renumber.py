@@ -23,6 +23,7 @@ from quorate.tools.guest_power import power_call, state_of
 
 _MADE_BY_PVE = frozenset({"digest", "meta", "vmgenid", "parent", "lock", "boot", "bootdisk", "protection", "template"})
 _RULE_FIELDS = frozenset({"pos", "digest", "ipversion"})
+_HA_RULE_FIELDS = ("affinity", "nodes", "strict", "comment", "disable")
 _MASKED = frozenset({"cipassword"})
 
 
@@ -86,10 +87,7 @@ async def guest_renumber(
         summary,
         tuple(calls),
         facts={"not_kept": lost, "disks": "renamed, not copied" if old.is_vm else "copied, then the old ones deleted"},
-        warnings=(
-            "Backups and the task history stay under the old number",
-            *(("The disks are renamed before the old VM is deleted, although they count as its own",) * old.is_vm),
-        ),
+        warnings=("Backups and the task history stay under the old number",),
         next_step=Advice(
             "Should a step fail, nothing is lost: what was not moved yet is still under the old number",
             tools.guest_diff(guest=new_vmid, other=old.vmid),
@@ -283,11 +281,13 @@ def _leave_ha(old: Guest, around: _Surroundings) -> Iterator[Call]:
         return
     target = Target.of_guest(old)
     for rule in around.rules:
-        others = [sid for sid in str(rule["resources"]).split(",") if sid != _sid(old)]
+        others = [sid for sid in _members(rule) if sid != _sid(old)]
         path = f"/cluster/ha/rules/{rule['rule']}"
-        if others:
+        if _has_enough(rule, others):
             params = {"type": rule["type"], "resources": ",".join(others)}
             yield Call(f"Take {old} out of the HA rule {rule['rule']}", "PUT", path, params, target)
+        else:
+            yield Call(f"Delete the HA rule {rule['rule']}, which is made again afterwards", "DELETE", path, {}, target)
     yield Call(f"Take {old} out of HA", "DELETE", f"/cluster/ha/resources/{_sid(old)}", {}, target)
 
 
@@ -299,10 +299,25 @@ def _enter_ha(old: Guest, new: Guest, around: _Surroundings) -> Iterator[Call]:
     params = {"sid": _sid(new), **kept, **({"state": around.ha["state"]} if around.ha.get("state") else {})}
     yield Call(f"Put {new.row.kind} {new.vmid} under HA", "POST", "/cluster/ha/resources", params, target)
     for rule in around.rules:
-        members = [_sid(new) if sid == _sid(old) else sid for sid in str(rule["resources"]).split(",")]
+        members = [_sid(new) if sid == _sid(old) else sid for sid in _members(rule)]
         params = {"type": rule["type"], "resources": ",".join(members)}
-        path = f"/cluster/ha/rules/{rule['rule']}"
-        yield Call(f"Put {new.row.kind} {new.vmid} into the HA rule {rule['rule']}", "PUT", path, params, target)
+        name = rule["rule"]
+        if _has_enough(rule, members[1:]):
+            summary = f"Put {new.row.kind} {new.vmid} into the HA rule {name}"
+            yield Call(summary, "PUT", f"/cluster/ha/rules/{name}", params, target)
+        else:
+            whole = {key: rule[key] for key in _HA_RULE_FIELDS if key in rule}
+            summary = f"Make the HA rule {name} again with {new.row.kind} {new.vmid}"
+            yield Call(summary, "POST", "/cluster/ha/rules", {"rule": name, **whole, **params}, target)
+
+
+def _members(rule: Mapping[str, Any]) -> list[str]:
+    return str(rule["resources"]).split(",")
+
+
+def _has_enough(rule: Mapping[str, Any], members: list[str]) -> bool:
+    """Whether PVE keeps the rule with these members only: it takes no rule about guests together that has one."""
+    return len(members) >= (2 if rule["type"] == "resource-affinity" else 1)
 
 
 def _replication_calls(new: Guest, jobs: list[dict[str, Any]]) -> Iterator[Call]:

@@ -65,6 +65,7 @@ async def host_upgrade(
     """Apply the pending updates of hosts. dry_run=true shows which packages would change."""
 
     without_way_back: list[str] = []
+    chosen_names: list[str] = []
 
     async def prepare(machine: Machine) -> Action:
         pending = await list_pending(machine.transport, machine_label(machine))
@@ -76,7 +77,9 @@ async def host_upgrade(
         job = await command_job(JobRegistry(homelab, homelab.job_book, owner), command_target(machine), request)
         whole = await _with_guest(homelab, machine) if snapshot else machine
         safeguard = await _safeguard(whole, snapshot, rollback)
-        if rollback and safeguard is None:
+        if safeguard is not None:
+            chosen_names.append(safeguard.name)
+        elif rollback:
             without_way_back.append(label)
         job = replace(job, line=f"{pending.manager} upgrade", back=safeguard.arguments if safeguard else {})
         step = _Upgrade(homelab, machine, pending, job, safeguard)
@@ -89,6 +92,7 @@ async def host_upgrade(
         tools.run_guest_update,
     )
     plan = await plan_each(homelab, host, "Upgrade", prepare, ("upgraded", "left", "reboot", "snapshot", "job"))
+    plan = replace(plan, chosen_names=tuple(dict.fromkeys(chosen_names)))
     warnings: list[str | Wording] = [within] if len(plan.calls) > len(without_way_back) else []
     if without_way_back:
         named = ", ".join(sorted(without_way_back))

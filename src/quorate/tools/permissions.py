@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
 from pve_schema.schema import Facts
 from quorate.hints import NAMED, Advice, either
-from quorate.operations.arguments import with_known_names
+from quorate.operations.arguments import WrongArguments, decode, with_known_names
 from quorate.operations.option_privileges import joined_pool
 from quorate.operations.plan import Call, Plan
 from quorate.operations.privileges import (
@@ -404,20 +403,13 @@ def _refuse_to_try(chosen: Operation, values: Mapping[str, Any]) -> None:
 
 
 def _decode_arguments(chosen: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    known = chosen.arguments.__struct_fields__
-    arguments = with_known_names(chosen, arguments)
-    for name in arguments:
-        if name not in known:
-            raise BadArgument(f"{chosen.name} has no argument {name!r}", next_step=f"It takes {', '.join(known)}")
     try:
-        decoded = msgspec.convert(dict(arguments), chosen.arguments, strict=False)
-    except msgspec.ValidationError as error:
-        raise BadArgument(
-            f"With these arguments {chosen.name} cannot be planned",
-            why=str(error),
-            next_step=Advice("Give them as for the tool itself, in {arguments}", arguments=NAMED),
-        ) from None
-    values = {name: getattr(decoded, name) for name in known if name not in PIPELINE_ARGUMENTS}
+        decoded = decode(chosen, with_known_names(chosen, arguments))
+    except WrongArguments as problem:
+        where = Advice("Give it in {arguments}", arguments=NAMED)
+        problem.advice = problem.advice.then(where) if problem.advice else where
+        raise
+    values = {name: value for name, value in decoded.items() if name not in PIPELINE_ARGUMENTS}
     return values | {name: SUPPLIED[kind] for name, kind in chosen.supplied.items()}
 
 

@@ -80,6 +80,7 @@ async def after_snapshots(backend: Backend, plan: Plan) -> Plan:
         calls=(*first, *[await _with_later_digest(backend, step) for step in plan.calls]),
         first=len(first),
         contested=plan.contested + len(first),
+        chosen_names=(*plan.chosen_names, *sorted({*names.values()}, key=len, reverse=True)),
         facts={**plan.facts, "snapshots": names, "afterwards": _cleanup(names)},
         warnings=(
             *(

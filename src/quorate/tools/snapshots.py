@@ -108,7 +108,8 @@ async def snapshot_create(
     only_for_vms(target, "ram", ram, "Leave it out; the memory of containers cannot be saved")
     name = snapshot or name_from_time(pve)
     call, warnings = await creation(target, name, description, ram=ram)
-    return Plan(call.summary, (call,), facts={"snapshot": name}, warnings=tuple(warnings))
+    chosen = () if snapshot else (name,)
+    return Plan(call.summary, (call,), facts={"snapshot": name}, warnings=tuple(warnings), chosen_names=chosen)
 
 
 def name_from_time(pve: Cluster) -> str:

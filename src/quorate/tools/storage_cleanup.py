@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -11,18 +11,21 @@ from msgspec import Meta
 from quorate.hints import Advice, tools
 from quorate.operations.plan import Call, Plan
 from quorate.operations.preconditions import refuse_locked
-from quorate.operations.registry import Risk, operation
+from quorate.operations.registry import Neighbors, Risk, operation
 from quorate.problems import PermissionMissing, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster
 from quorate.tools.guest_options import Config, ConfigEdit, refuse_protected, write_config
 from quorate.tools.storages import StoredVolume, age, require, survey
+from quorate.tools.volume_references import find_vmids_elsewhere
 from quorate.tools.volume_usage import DISKS, Usage, is_detached, read_usage
 from quorate.tools.volumes import VOLUMES_AT_ONCE, StorageNames, names, plan_deletion, refuse_needed
 from quorate.units import count_of, size
 
 Kind = Literal["orphans", "detached", "deleted_guests"]
 DAY = 86400
+IN_THE_MAKING = 3600
+"""Younger disks that nothing refers to may still be written by a task that these credentials cannot see."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,8 @@ async def storage_cleanup(
     node: str | None = None,
     older_than: Annotated[int, Meta(ge=0, description="Days")] = 0,
     keep: Annotated[list[str] | None, Meta(description="Volumes or vmids to leave alone")] = None,
+    *,
+    neighbors: Neighbors,
 ) -> Plan:
     """Delete what belongs to nobody, as one plan: a reason for each volume, what is kept and why, and what it frees."""
     listed, trouble = await survey(pve, storages=names(storage), node=node)
@@ -65,6 +70,9 @@ async def storage_cleanup(
     cleanup = _Cleanup()
     now = pve.clock.time() + pve.client.clock_skew
     spared = set(keep or ())
+    others = [cluster for cluster in neighbors if cluster.name != pve.name]
+    elsewhere = await find_vmids_elsewhere(pve, {volume.storage for volume in listed if volume.shared}, others)
+    busy = await _busy_vmids(pve)
     for volume in sorted(listed, key=lambda volume: (volume.storage, volume.node, volume.name)):
         if not (reason := _reason(volume, usage, what)):
             continue
@@ -72,6 +80,8 @@ async def storage_cleanup(
             cleanup.keep(volume, "it was to be kept")
         elif older_than and now - volume.ctime < older_than * DAY:
             cleanup.keep(volume, f"it is {age(volume, now)} old" if volume.ctime else "its age is not known")
+        elif why := _reason_to_wait(volume, usage, elsewhere, busy, now):
+            cleanup.keep(volume, why)
         else:
             _choose(volume, reason, usage, cleanup)
     calls = [*await _plan_removals(pve, cleanup), *await _delete(pve, cleanup)]
@@ -101,6 +111,40 @@ def _reason(volume: StoredVolume, usage: Usage, what: Sequence[Kind]) -> str:
     if "detached" in what and volume.content in DISKS and any(map(is_detached, usage.of(volume))):
         return "it is detached"
     return ""
+
+
+def _reason_to_wait(
+    volume: StoredVolume,
+    usage: Usage,
+    elsewhere: Mapping[str, frozenset[int] | None],
+    busy: Mapping[int, str],
+    now: float,
+) -> str:
+    """Why the volume may be needed although no configuration of this cluster says so; empty if nothing hints at it."""
+    if volume.shared and volume.storage in elsewhere:
+        vmids = elsewhere[volume.storage]
+        if vmids is None:
+            return "another cluster may use this storage, and not all of its guests can be read"
+        if volume.vmid in vmids:
+            return f"another cluster uses this storage, and has a guest {volume.vmid}"
+    if volume.vmid is not None and volume.vmid in busy:
+        return busy[volume.vmid]
+    if volume.content in DISKS and not usage.of(volume) and 0 < now - volume.ctime < IN_THE_MAKING:
+        return f"it is only {age(volume, now)} old, and what makes it may not be done"
+    return ""
+
+
+async def _busy_vmids(pve: Cluster) -> dict[int, str]:
+    """The guests that are locked or have a running task, with the reason to leave their volumes alone.
+
+    A disk that is being moved, migrated or imported is in no configuration until that is done.
+    """
+    everything = pve.original
+    tasks = await everything.get("/cluster/tasks")
+    running = [row for row in tasks if not row.get("endtime") and str(row.get("id") or "").isdigit()]
+    busy = {int(row["id"]): f"a task is running for guest {row['id']} ({row.get('type')})" for row in running}
+    locked = [row for row in (await everything.inventory.view()).guests if row.lock]
+    return busy | {row.vmid: f"guest {row.vmid} is locked ({row.lock})" for row in locked}
 
 
 def _choose(volume: StoredVolume, reason: str, usage: Usage, cleanup: _Cleanup) -> None:

@@ -113,6 +113,20 @@ async def find_references(cluster: Cluster, volumes: Sequence[NamedVolume], othe
     return search.survey
 
 
+async def find_vmids_elsewhere(
+    cluster: Cluster, storages: Collection[str], others: Sequence[Cluster]
+) -> dict[str, frozenset[int] | None]:
+    """For each storage that other clusters use as well, the vmids of their guests; None if not all are known."""
+    search = _Search(cluster.original, ())
+    await search.read_places()
+    found: dict[str, frozenset[int] | None] = {}
+    for other in others:
+        for storage, vmids in (await search.vmids_of(other.original, storages)).items():
+            known = found.get(storage, frozenset())
+            found[storage] = None if vmids is None or known is None else known | vmids
+    return found
+
+
 @dataclass(slots=True)
 class _GuestConfigs:
     """Every section of a guest's configuration as options and values, as far as it could be read."""
@@ -332,6 +346,22 @@ class _Search:
             for volume, where, _ in hits
             if self._shared(volume)
         ]
+
+    async def vmids_of(self, other: Cluster, storages: Collection[str]) -> dict[str, frozenset[int] | None]:
+        """By storage that the other cluster shares or may share, the vmids there; None if not all are known."""
+        shared = [name for name in storages if name in self._places and self._places[name].shared]
+        if not shared:
+            return {}
+        try:
+            theirs = (await self._places_of(other)).values()
+            sees_storages = await other.sees_everything_in("/storage", "Datastore.Audit")
+            common = [name for name in shared if not sees_storages or self._common_places(theirs, {name})]
+            other.inventory.forget()
+            complete = sees_storages and await other.sees_everything_in("/vms", "VM.Audit")
+            vmids = frozenset((await other.inventory.view()).by_vmid) if complete and common else None
+        except Problem:
+            return dict.fromkeys(shared)
+        return dict.fromkeys(common, vmids)
 
     def _common_places(self, theirs: Iterable[StoragePlace], ours: Collection[str]) -> dict[str, StoragePlace]:
         """The storages of another cluster that lead to the same data as one of these, under their own names."""
