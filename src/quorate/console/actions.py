@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from quorate.config.clusters import HOMELAB, SERVER
 from quorate.console.login import Person
 from quorate.console.templates import HEADERS, PATH, query
-from quorate.operations.registry import Risk, Table
+from quorate.operations.registry import PIPELINE_ARGUMENTS, Table
+from quorate.pipeline.sites import CLUSTER
 from quorate.problems import NotFound, Problem
 from quorate.surfaces import rendering
 from quorate.surfaces.web.operator_api import status_of
@@ -60,10 +62,10 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
 
         async def show_plan(request: Request, person: Person) -> Response:
             chosen = await choose(request, person)
-            is_read = services.pipeline.operation(chosen.tool).risk is Risk.READ
-            rehearsal = {} if is_read else {"dry_run": True}
+            changes = services.pipeline.operation(chosen.tool).changes
+            rehearsal = {"dry_run": True} if changes else {}
             data = await services.data(person, chosen.tool, **chosen.arguments, **rehearsal)
-            return await _show(request, person, chosen, data, confirmable=not is_read)
+            return await _show(request, person, chosen, data, confirmable=changes)
 
         async def carry_out(request: Request, person: Person) -> Response:
             chosen = await choose(request, person)
@@ -153,7 +155,11 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
         if finding is None or not finding.seen_as.next.tool:
             raise NotFound("This finding suggests no call")
         call = finding.seen_as.next
-        return ChosenCall(call.tool, call.arguments, f"{PATH}/findings/{number}")
+        arguments = {name: value for name, value in call.arguments.items() if name not in PIPELINE_ARGUMENTS}
+        is_of_a_cluster = finding.cluster not in (HOMELAB, SERVER)
+        if is_of_a_cluster and not services.pipeline.operation(call.tool).about_homelab:
+            arguments = {**services.where({CLUSTER: finding.cluster}), **arguments}
+        return ChosenCall(call.tool, arguments, f"{PATH}/findings/{number}")
 
     file_plan, file_act = act(choose_file)
     guest_plan, guest_act = act(choose_for_guest)
