@@ -102,7 +102,7 @@ async def test_the_plan_shows_the_pull_and_the_names_of_variables_but_not_their_
         assert late["step"].startswith("Set entry point and variables API_KEY of ct")
         assert late["call"] == "entrypoint=nginx, set API_KEY, keep the other variables"
         assert "Canary" not in json.dumps(shown)
-        made = await quorate.facts("container_create", **arguments)  # a CHANGE, so nobody is asked
+        made = await quorate.facts("container_create", **arguments)  # a CHANGE, so without approval
         assert variables(guest(quorate, made))["API_KEY"] == "Canary-4711"
         assert "Canary" not in json.dumps(made) + quorate.audit_file.read_text()
 

@@ -77,7 +77,7 @@ class _Request(CreationRequest):
 )
 async def container_create(
     pve: Cluster,
-    template: Annotated[str, Meta(description="File, part of its name, volid or image nginx:1.29; fetched if missing")],
+    template: Annotated[str, Meta(description="Name, part of it, volid or image nginx:1.29; downloaded")],
     name: str | None = None,
     node: str | None = None,
     vmid: int | None = None,

@@ -49,7 +49,7 @@ async def template_list(
         await survey(pve, storages=names(storage), node=node, content="vztmpl") if show != "available" else ([], [])
     )
     if image is not None:
-        rows = _rows_of_tags(volumes, await _tagged(pve, await pick_node(pve, node), parse_repository(image)))
+        rows = _rows_of_tags(volumes, await _read_tagged(pve, await pick_node(pve, node), parse_repository(image)))
         rows = [row for row in rows if row[1] or show != "present"]
     else:
         offers = await read_appliances(pve, await pick_node(pve, node)) if show != "present" else []
@@ -63,7 +63,7 @@ async def template_list(
     return table
 
 
-async def _tagged(pve: Cluster, node: str, image: ImageReference) -> list[ImageReference]:
+async def _read_tagged(pve: Cluster, node: str, image: ImageReference) -> list[ImageReference]:
     tags = await read_tags(pve, node, image.repository)
     return [replace(image, tag=tag) for tag in tags if image.tag in ("", tag)]
 
