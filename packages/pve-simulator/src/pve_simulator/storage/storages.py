@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pve_simulator.nodes.tasks import TaskError
 
 if TYPE_CHECKING:
+    from pve_simulator.storage.appliances import Appliance
     from pve_simulator.storage.archives import Archive
     from pve_simulator.storage.oci_images import OciImage
 
@@ -55,6 +56,7 @@ class Volume:
     damaged: bool = False  # a backup that cannot be read to its end
     has_systemd: bool = True  # a container template, if its operating system normally does
     image: OciImage | None = None  # what a registry provided, if it is an application image
+    appliance: Appliance | None = None  # the VM that an OVA or OVF describes, if any
     virtual_size: int | None = None  # of an image to import: the disk size, if it differs from the file size
     file: Path | None = None  # the real file behind it, if any; deleted with the volume
 
