@@ -41,6 +41,10 @@ GUEST_ACTIONS = (
 )
 
 
+FILE_RESTORE = "backup_file_restore"
+FILE_FIELDS = ("backup", "path", "to")
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenCall:
     """A call that a button makes, and the page to return to."""
@@ -113,6 +117,37 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
                 return ChosenCall(action.tool, arguments, query(f"{PATH}/guests/{guest}", where))
         raise NotFound("The console has no such action")
 
+    async def choose_file(request: Request, _: Person) -> ChosenCall:
+        guest, where = request.path_params["ref"], services.where(request.query_params)
+        arguments = {name: value for name in FILE_FIELDS if (value := request.query_params.get(name, "").strip())}
+        back = query(f"{PATH}/guests/{guest}/restore-file", {**arguments, **where}, form="yes")
+        return ChosenCall(FILE_RESTORE, {"guest": guest, **arguments, **where}, back)
+
+    async def show_file_form(request: Request, person: Person) -> Response:
+        """Which file of which backup; with both, the plan."""
+        fields = {name: request.query_params.get(name, "").strip() for name in FILE_FIELDS}
+        guest, where = request.path_params["ref"], services.where(request.query_params)
+        problem, status = "", 200
+        if fields["backup"] and fields["path"] and not request.query_params.get("form"):
+            try:
+                plan: Response = await file_plan(request, person)
+                return plan
+            except Problem as error:  # the form again, as it was filled in
+                problem, status = rendering.problem_text(error), status_of(error)
+        backups = await services.rows(person, "backup_list", guest=guest, **where)
+        return await console.show(
+            request,
+            person,
+            "restore_file.html",
+            status,
+            guest=guest,
+            where=where,
+            back=query(f"{PATH}/guests/{guest}", where),
+            backups=[backup for backup in backups if is_browsable(backup)],
+            fields=fields,
+            problem=problem,
+        )
+
     async def choose_for_finding(request: Request, person: Person) -> ChosenCall:
         number = request.path_params["id"]
         await services.facts(person, "finding_get", finding=number)  # refuses what this person may not see
@@ -126,9 +161,12 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
             arguments = {**services.where({CLUSTER: finding.cluster}), **arguments}
         return ChosenCall(call.tool, arguments, f"{PATH}/findings/{number}")
 
+    file_plan, file_act = act(choose_file)
     guest_plan, guest_act = act(choose_for_guest)
     finding_plan, finding_act = act(choose_for_finding)
     return [
+        ("/guests/{ref}/restore-file", show_file_form),
+        ("/guests/{ref}/restore-file", file_act, "POST"),
         ("/guests/{ref}/{action}", guest_plan),
         ("/guests/{ref}/{action}", guest_act, "POST"),
         ("/findings/{id}/next", finding_plan),
@@ -141,3 +179,9 @@ def guest_actions(offered: Any, guest: Mapping[str, Any]) -> list[GuestAction]:
     if guest.get("template"):
         return []
     return [action for action in GUEST_ACTIONS if guest.get("status") in action.states and offered(action.tool)]
+
+
+def is_browsable(backup: Mapping[str, Any]) -> bool:
+    """Whether PVE can look into a backup: only into those on a Proxmox Backup Server."""
+    _, _, name = str(backup.get("backup", "")).partition(":")
+    return name.startswith(("backup/vm/", "backup/ct/"))

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from quorate import __version__
 from quorate.config.http import HttpSettings
 from quorate.console.actions import action_routes
-from quorate.console.activity import activity_routes, timeline_routes
+from quorate.console.activity import activity_routes
 from quorate.console.approvals import approval_routes, freeze_routes
 from quorate.console.findings import finding_routes
 from quorate.console.hosts import host_routes
@@ -36,6 +36,7 @@ from quorate.console.overview import ClusterReader, overview_routes
 from quorate.console.policy import policy_routes
 from quorate.console.search import search_routes
 from quorate.console.templates import HEADERS, PATH, asset, render
+from quorate.console.timeline import timeline_routes
 from quorate.pipeline.caller import ALL_BY_DEFAULT, Caller
 from quorate.pipeline.caller import Scope as GrantedScope
 from quorate.pipeline.pipeline import Pipeline

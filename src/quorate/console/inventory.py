@@ -9,11 +9,12 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quorate.console.actions import guest_actions
+from quorate.console.actions import FILE_RESTORE, guest_actions, is_browsable
 from quorate.console.activity import task_title
 from quorate.console.login import Person
 from quorate.console.overview import ClusterRows, describe_node, describe_storages
 from quorate.console.templates import HEADERS, PATH, query
+from quorate.console.timeline import Summary, summaries
 from quorate.homelab.map_drawing import MAX_DEVICES
 from quorate.operations.registry import Table
 from quorate.pipeline.redaction import clean
@@ -75,11 +76,13 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
         snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **of_guest)
         backups, _ = await services.rows_or_problem(person, "backup_list", **of_guest)
         tasks, _ = await services.rows_or_problem(person, "task_list", **of_guest, limit=HISTORY)
-        history = []
+        history: list[Summary] = []
         if person.is_operator:
             filters = Filters(target=str(facts.get("vmid", ref)), cluster=cluster)
             entries = await services.trail.entries(filters, HISTORY)
-            history = clean([entry for entry in entries[::-1] if person.reaches(str(entry.get("cluster", "")))])
+            history = summaries(
+                clean([entry for entry in entries[::-1] if person.reaches(str(entry.get("cluster", "")))])
+            )
         return await console.show(
             request,
             person,
@@ -90,6 +93,7 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
             backups=backups,
             tasks=[{**task, "title": task_title(task, {})} for task in tasks],
             history=history,
+            restorable=services.offers(person, FILE_RESTORE) and any(map(is_browsable, backups)),
             actions=guest_actions(lambda tool: services.offers(person, tool), facts),
             where=query("", where),
         )

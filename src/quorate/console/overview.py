@@ -13,6 +13,7 @@ from starlette.responses import Response
 from quorate.console.approvals import waiting_cards
 from quorate.console.login import PATIENCE_SECONDS, ConsoleServices, Person
 from quorate.console.templates import PATH, ago, query
+from quorate.console.timeline import Summary, summaries
 from quorate.pipeline.redaction import clean
 from quorate.pipeline.sites import CLUSTER
 from quorate.problems import Problem
@@ -184,13 +185,12 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
         answers = await asyncio.gather(*(of_cluster(services.where({CLUSTER: name})) for name in clusters))
         return [run for runs in answers for run in runs]
 
-    async def _changes_today(person: Person) -> list[dict[str, Any]]:
+    async def _changes_today(person: Person) -> list[Summary]:
         if not person.is_operator:
             return []
         midnight = services.now // DAY * DAY
         entries = await services.trail.entries(Filters(since=midnight, clusters=person.clusters), MOST_CHANGES)
-        changes: list[dict[str, Any]] = clean([entry for entry in entries[::-1] if not entry.get("dry_run")])
-        return changes
+        return summaries(clean([entry for entry in entries[::-1] if not entry.get("dry_run")]))
 
     return [("", show), ("/part/verdict", show_verdict), ("/part/health", show_health)]
 

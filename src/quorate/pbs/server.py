@@ -246,7 +246,7 @@ class BackupServer:
 
     async def places(self, store: str | None = None, namespace: str | None = None) -> list[BackupNamespace]:
         """The namespaces of the named datastore, or of all that are not offline; with a namespace, where it exists."""
-        stores = [await self.require_datastore(store)] if store is not None else await self._open_datastores()
+        stores = [await self.require_datastore(store)] if store is not None else await self.open_datastores()
         listed = await asyncio.gather(*(self.namespaces(name) for name in stores))
         places = [
             BackupNamespace(self.name, name, ns) for name, names in zip(stores, listed, strict=True) for ns in names
@@ -262,7 +262,8 @@ class BackupServer:
             )
         return chosen
 
-    async def _open_datastores(self) -> list[str]:
+    async def open_datastores(self) -> list[str]:
+        """Those that are not offline for maintenance."""
         rows = await self.get("/admin/datastore") or ()
         if not rows:
             await self.refuse_blindness()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from quorate.hints import Advice, tools
+from quorate.hints import Advice, see, tools
 from quorate.homelab.homelab import Homelab
-from quorate.operations.plan import Plan
+from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pbs.client import BackupTask, conflict_advice
-from quorate.pbs.server import BackupNamespace, BackupServer, Group, find_server, without_time
+from quorate.pbs.server import BackupNamespace, BackupServer, find_server, without_time
+from quorate.pbs.tasks import REPEATABLE, TaskSubject, type_filter
+from quorate.problems import NotFound
+from quorate.pve.targets import DATASTORE
 from quorate.pve.tasks import Report, TaskOutcome, TaskState, read_log_tail
-from quorate.tools.backup_servers import Datastore, Server, ask_servers, failure_lines, server_action
+from quorate.tools.backup_servers import Datastore, Server, ask_servers, failure_lines, server_action, visible_tasks
 from quorate.units import duration, moment
 
 COLUMNS = ("started", "server", "type", "id", "user", "status", "took", "task")
@@ -34,11 +36,15 @@ async def pbs_task_list(
     server: Server | None = None,
     datastore: Datastore | None = None,
     status: Literal["running", "failed", "ok"] | None = None,
-    type: Annotated[str, Meta(description="backup, verify, prune, garbage, sync")] | None = None,
+    type: Annotated[str, Meta(description="backup, verify, prune, gc, sync")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 20,
 ) -> Table:
     """Recent tasks of the backup servers, newest first."""
-    filters: dict[str, Any] = {"limit": READ_AT_ONCE, "store": datastore, "typefilter": type}
+    filters: dict[str, Any] = {
+        "limit": READ_AT_ONCE,
+        "store": datastore,
+        "typefilter": type_filter(type) if type else None,
+    }
     filters |= {"running": True} if status == "running" else {}
     filters |= (
         {"statusfilter": {"failed": ["error", "unknown"], "ok": ["ok", "warning"]}[status]}
@@ -121,10 +127,6 @@ def _describe(server: BackupServer, state: TaskState, log_total: int) -> dict[st
     }
 
 
-REPEATABLE = ("verify", "prune", "garbage", "sync")
-"""Tasks that can be started again without a loss."""
-
-
 @operation(
     toolset="pbs",
     risk=Risk.CHANGE,
@@ -135,19 +137,21 @@ REPEATABLE = ("verify", "prune", "garbage", "sync")
 async def pbs_task_stop(homelab: Homelab, task: str, server: Server | None = None) -> Plan:
     """Stop a task of a backup server."""
     chosen, upid = find_server(homelab.backup_servers, server), BackupTask.parse(task)
-    summary = f"Stop {upid.type} {upid.id} on {chosen.name}"
-    if not (await chosen.state_of(upid)).running:
+    row = await find_task(homelab, chosen, upid)
+    subject = TaskSubject.of(chosen.name, row["worker_type"], str(row.get("worker_id") or ""))
+    summary = f"Stop {row['worker_type']} {row.get('worker_id') or ''}".rstrip() + f" on {chosen.name}"
+    if row.get("endtime"):
         return Plan(summary, unchanged=("The task has already ended",))
-    store, _, rest = upid.id.partition(":")
-    place = BackupNamespace(chosen.name, store)
-    loses = not any(word in upid.type for word in REPEATABLE)
+    loses = row["worker_type"] not in REPEATABLE
+    places = subject.places or (BackupNamespace(chosen.name, "*"),)
     action = await server_action(
         homelab,
         chosen,
-        place,
+        places[0],
         summary,
         ("DELETE", upid.path, {}),
-        group=_group_in(rest),
+        group=subject.group,
+        concerns=[Target(DATASTORE, str(place)) for place in places[1:]],
         risk=Risk.DESTROY if loses else None,
         because="what it has done so far is lost" if loses else "",
     )
@@ -159,7 +163,17 @@ async def pbs_task_stop(homelab: Homelab, task: str, server: Server | None = Non
     return Plan(summary, (action,), after=after)
 
 
-def _group_in(text: str) -> Group | None:
-    """The backups that a task works on, by the end of its id: `vm/100`, `prod/web:ct/101/67B67080`."""
-    match = re.search(r"(?:^|[:/])(vm|ct|host)/([A-Za-z0-9_][A-Za-z0-9._-]*)(?:/[0-9A-F]+)?$", text)
-    return Group(match[1], match[2]) if match else None
+async def find_task(homelab: Homelab, server: BackupServer, task: BackupTask) -> dict[str, Any]:
+    """The task as the server lists it: PBS finds a running one by a part of its id, and believes the rest.
+
+    Raises NotFound if the server lists none with exactly this id that the caller may see.
+    """
+    rows = await server.tasks(since=task.started - 1, until=task.started + 1, limit=0)
+    row = next((row for row in rows if row["upid"] == task.text), None)
+    if row is None or not await visible_tasks(homelab, server, [row]):
+        raise NotFound(
+            f"{server.name} lists no task {task.text} that {server.client.identity} may see",
+            why="Without Sys.Audit on /system/tasks, PBS lists only the tasks of the token itself",
+            next_step=see("Find its id among the recent tasks", tools.pbs_task_list(server=server.name)),
+        )
+    return row

@@ -43,6 +43,7 @@ class Node:
     died_at: float | None = None  # when it lost its power; None if it is up, or was shut down
     clock_offset: float = 0.0  # seconds that its clock is ahead
     has_restore_image: bool = True  # the package with the helper VM that opens disks in backups
+    has_skopeo: bool = True  # the tool that pulls images from registries
     bridges: tuple[str, ...] = ("vmbr0",)
     last_pid: int = field(default=2000)
     outages: list[tuple[float, float]] = field(default_factory=list)  # offline periods, from and to
