@@ -35,6 +35,15 @@ async def test_a_running_vm_moves_live_and_its_source_is_kept(tmp_path: Path) ->
         assert "lock" not in source.config
 
 
+async def test_the_disks_of_a_source_that_will_be_deleted_are_named_whatever_its_id_there(tmp_path: Path) -> None:
+    async with several_clusters(tmp_path, "prod", "lab") as quorate:
+        for vmid in (104, 704):
+            plan = await quorate.facts(
+                "run_remote_move", **MOVE, guest=104, vmid=vmid, delete_source=True, dry_run=True
+            )
+            assert "vm-104-disk-0" in str(plan["lost"]), vmid
+
+
 async def test_the_source_is_deleted_once_the_target_runs_if_requested(tmp_path: Path) -> None:
     async with several_clusters(tmp_path, "prod", "lab") as quorate:
         run = await move(quorate, guest=104, delete_source=True)

@@ -3,6 +3,7 @@
 import pytest
 
 from pve_simulator.access.directory import Token, User
+from quorate.config.policy import Policy, Rule
 from tests.rigs.mcp_session import second_server
 
 pytestmark = pytest.mark.anyio
@@ -91,3 +92,20 @@ async def test_a_secret_that_cannot_be_used_is_explained_and_never_shown(
     assert words in text
     assert "password of the nas" not in text
     assert "00000000beef" not in text
+
+
+async def test_a_stored_secret_is_sent_only_to_the_cluster_that_its_name_contains(quorate, token):
+    for reference in ("vault:nas-token", "keyring:ci", "vault:demolition-ci"):
+        text = await quorate.refusal("permission_audit", who=CI, secret=reference, guests=108)
+        assert "That stored secret is not named as one of the cluster demo" in text, reference
+    text = await quorate.refusal("permission_audit", who=CI, secret="vault:demo-ci", guests=108)
+    assert "is not named" not in text
+
+
+async def test_guests_that_the_rules_hide_do_not_appear_among_what_the_token_may(quorate, token, tmp_path):
+    token.grant("/vms/100", "Snapper", "ci@pve")
+    hidden = Policy((Rule("no router", False, "read", vmids=(range(100, 101),)),))
+    async with second_server(quorate, tmp_path / "ruled.jsonl", policy=hidden) as ruled:
+        answer = await ruled.facts("permission_audit", who=CI, secret="env:HOMELAB_CI_TOKEN")
+        assert "/vms/100" not in str(answer)
+        assert "/vms" in str(answer)

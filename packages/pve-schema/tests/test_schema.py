@@ -51,9 +51,9 @@ def config_errors(**params: object) -> dict[str, str]:
     ("asked", "nearest"),
     [
         ("9.1.8", "9.1"),
-        ("9.0", "9.1"),
+        ("9.0.11", "9.0"),
         ("9.2", "9.2"),
-        ("9", "9.1"),
+        ("9", "9.0"),
         ("8.4.1", "8.4"),
         ("8.0", "8.4"),
         ("7.4-3", "8.4"),
@@ -67,7 +67,7 @@ def test_a_version_gets_the_nearest_table(asked: str, nearest: str) -> None:
 
 
 def test_the_same_table_is_read_once() -> None:
-    assert facts("9.1.8") is facts("9.0.3")
+    assert facts("9.1.8") is facts("9.1.1")
 
 
 def test_both_tables_are_complete() -> None:
@@ -81,6 +81,15 @@ def test_what_came_with_9_2_is_not_in_9_1() -> None:
         assert (table.find("GET", "/cluster/qemu/custom-cpu-models") is not None) is there
         assert ("regenerate" in table.endpoint("PUT", token).parameters) is there
         assert "comment" in table.endpoint("PUT", token).parameters
+
+
+def test_what_came_with_9_1_is_not_in_9_0() -> None:
+    for version, there in (("9.0.11", False), ("9.1.1", True), ("9.2.3", True)):
+        table = facts(version)
+        assert (table.find("GET", "/nodes/pve1/query-oci-repo-tags") is not None) is there
+        for method, path in (("POST", "/nodes/{node}/lxc"), ("PUT", "/nodes/{node}/lxc/{vmid}/config")):
+            assert ({"entrypoint", "env"} <= table.endpoint(method, path).parameters.keys()) is there
+    assert facts("9.0.11").find("GET", "/cluster/qemu/custom-cpu-models") is None
 
 
 # Paths

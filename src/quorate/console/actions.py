@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from quorate.config.clusters import HOMELAB, SERVER
 from quorate.console.login import Person
 from quorate.console.templates import HEADERS, PATH, query
-from quorate.operations.registry import Risk, Table
+from quorate.operations.registry import PIPELINE_ARGUMENTS, Table
+from quorate.pipeline.sites import CLUSTER
 from quorate.problems import NotFound, Problem
 from quorate.surfaces import rendering
 from quorate.surfaces.web.operator_api import status_of
@@ -39,6 +41,10 @@ GUEST_ACTIONS = (
 )
 
 
+FILE_RESTORE = "backup_file_restore"
+FILE_FIELDS = ("backup", "path", "to")
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenCall:
     """A call that a button makes, and the page to return to."""
@@ -56,10 +62,13 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
 
         async def show_plan(request: Request, person: Person) -> Response:
             chosen = await choose(request, person)
-            is_read = services.pipeline.operation(chosen.tool).risk is Risk.READ
-            rehearsal = {} if is_read else {"dry_run": True}
+            operation = services.pipeline.operation(chosen.tool)
+            changes = operation.changes
+            if not operation.about_homelab:
+                await console.clusters.require_answer(person, services.where(chosen.arguments).get(CLUSTER))
+            rehearsal = {"dry_run": True} if changes else {}
             data = await services.data(person, chosen.tool, **chosen.arguments, **rehearsal)
-            return await _show(request, person, chosen, data, confirmable=not is_read)
+            return await _show(request, person, chosen, data, confirmable=changes)
 
         async def carry_out(request: Request, person: Person) -> Response:
             chosen = await choose(request, person)
@@ -79,7 +88,8 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
                 )
             task = data.get("task") if isinstance(data, dict) else None
             if isinstance(task, str):
-                return RedirectResponse(f"{PATH}/tasks/{task}", status_code=303, headers=HEADERS)
+                address = query(f"{PATH}/tasks/{task}", services.where(chosen.arguments))
+                return RedirectResponse(address, status_code=303, headers=HEADERS)
             return await _show(request, person, chosen, data)
 
         return show_plan, carry_out
@@ -111,6 +121,38 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
                 return ChosenCall(action.tool, arguments, query(f"{PATH}/guests/{guest}", where))
         raise NotFound("The console has no such action")
 
+    async def choose_file(request: Request, _: Person) -> ChosenCall:
+        guest, where = request.path_params["ref"], services.where(request.query_params)
+        arguments = {name: value for name in FILE_FIELDS if (value := request.query_params.get(name, "").strip())}
+        back = query(f"{PATH}/guests/{guest}/restore-file", {**arguments, **where}, form="yes")
+        return ChosenCall(FILE_RESTORE, {"guest": guest, **arguments, **where}, back)
+
+    async def show_file_form(request: Request, person: Person) -> Response:
+        """Which file of which backup; with both, the plan."""
+        fields = {name: request.query_params.get(name, "").strip() for name in FILE_FIELDS}
+        guest, where = request.path_params["ref"], services.where(request.query_params)
+        problem, status = "", 200
+        if fields["backup"] and fields["path"] and not request.query_params.get("form"):
+            try:
+                plan: Response = await file_plan(request, person)
+                return plan
+            except Problem as error:  # the form again, as it was filled in
+                problem, status = rendering.problem_text(error), status_of(error)
+        await console.clusters.require_answer(person, where.get(CLUSTER), guest)
+        backups = await services.rows(person, "backup_list", guest=guest, **where)
+        return await console.show(
+            request,
+            person,
+            "restore_file.html",
+            status,
+            guest=guest,
+            where=where,
+            back=query(f"{PATH}/guests/{guest}", where),
+            backups=[backup for backup in backups if is_browsable(backup)],
+            fields=fields,
+            problem=problem,
+        )
+
     async def choose_for_finding(request: Request, person: Person) -> ChosenCall:
         number = request.path_params["id"]
         await services.facts(person, "finding_get", finding=number)  # refuses what this person may not see
@@ -118,11 +160,18 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
         if finding is None or not finding.seen_as.next.tool:
             raise NotFound("This finding suggests no call")
         call = finding.seen_as.next
-        return ChosenCall(call.tool, call.arguments, f"{PATH}/findings/{number}")
+        arguments = {name: value for name, value in call.arguments.items() if name not in PIPELINE_ARGUMENTS}
+        is_of_a_cluster = finding.cluster not in (HOMELAB, SERVER)
+        if is_of_a_cluster and not services.pipeline.operation(call.tool).about_homelab:
+            arguments = {**services.where({CLUSTER: finding.cluster}), **arguments}
+        return ChosenCall(call.tool, arguments, f"{PATH}/findings/{number}")
 
+    file_plan, file_act = act(choose_file)
     guest_plan, guest_act = act(choose_for_guest)
     finding_plan, finding_act = act(choose_for_finding)
     return [
+        ("/guests/{ref}/restore-file", show_file_form),
+        ("/guests/{ref}/restore-file", file_act, "POST"),
         ("/guests/{ref}/{action}", guest_plan),
         ("/guests/{ref}/{action}", guest_act, "POST"),
         ("/findings/{id}/next", finding_plan),
@@ -135,3 +184,9 @@ def guest_actions(offered: Any, guest: Mapping[str, Any]) -> list[GuestAction]:
     if guest.get("template"):
         return []
     return [action for action in GUEST_ACTIONS if guest.get("status") in action.states and offered(action.tool)]
+
+
+def is_browsable(backup: Mapping[str, Any]) -> bool:
+    """Whether PVE can look into a backup: only into those on a Proxmox Backup Server."""
+    _, _, name = str(backup.get("backup", "")).partition(":")
+    return name.startswith(("backup/vm/", "backup/ct/"))

@@ -1,23 +1,17 @@
-"""What happened: the journal, and the timeline of guests."""
+"""What runs and what ran: runs with their controls, and the tasks of the clusters."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from quorate.console.login import ConsoleServices, Person
-from quorate.console.overview import ClusterRows
+from quorate.console.login import Person
 from quorate.console.templates import HEADERS, PATH, query
-from quorate.pipeline.redaction import clean
-from quorate.problems import NotFound, Problem
-from quorate.state.chain import Verification
-from quorate.state.journal import Outcome
-from quorate.state.trail import Filters
-from quorate.units import parse_moment
+from quorate.pipeline.sites import CLUSTER
 
 if TYPE_CHECKING:
     from quorate.console.console import Console
@@ -58,30 +52,31 @@ def activity_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
     async def show(request: Request, person: Person) -> Response:
-        tasks, problem = await services.rows_or_problem(person, "task_list", limit=TASKS)
-        names = await _guest_names(person)
-        tasks = [{**task, "title": task_title(task, names)} for task in tasks]
-        runs: list[dict[str, Any]] = []
-        runs_problem = ""
-        if services.offers(person, "run_list"):
-            runs, runs_problem = await services.rows_or_problem(person, "run_list", state="all")
-        template = "part_activity.html" if request.url.path.endswith("/part/activity") else "activity.html"
-        return await console.show(
-            request, person, template, tasks=tasks, problem=problem, runs=runs, runs_problem=runs_problem
+        (tasks, problem), runs, names = await asyncio.gather(
+            console.clusters.table(person, "task_list", limit=TASKS),
+            console.clusters.runs(person, state="all"),
+            _guest_names(person),
         )
+        tasks = sorted(tasks, key=lambda task: str(task["started"]), reverse=True)[:TASKS]
+        tasks = [{**task, "title": task_title(task, names[str(task.get(CLUSTER, ""))])} for task in tasks]
+        template = "part_activity.html" if request.url.path.endswith("/part/activity") else "activity.html"
+        return await console.show(request, person, template, tasks=tasks, problem=problem, runs=runs)
 
-    async def _guest_names(person: Person) -> dict[str, str]:
-        """The guests by vmid, unless several clusters share the numbers."""
-        sites = services.pipeline.sites.open_to(person.caller)
-        listed = await console.clusters.read(sites[0].name, person) if len(sites) == 1 else ClusterRows()
+    async def _guest_names(person: Person) -> dict[str, dict[str, str]]:
+        """The guests of each cluster by vmid; the only cluster has no name in rows."""
         return {
-            str(row.vmid): f"{'VM' if row.type == 'qemu' else 'CT'} {row.vmid} {row.name or ''}".strip()
-            for row in listed.rows
-            if row.is_guest
+            services.where({CLUSTER: name}).get(CLUSTER, ""): {
+                str(row.vmid): f"{'VM' if row.type == 'qemu' else 'CT'} {row.vmid} {row.name or ''}".strip()
+                for row in listed.rows
+                if row.is_guest
+            }
+            for name, listed in (await console.clusters.read_all(person)).items()
         }
 
     async def show_task(request: Request, person: Person) -> Response:
-        task = await services.facts(person, "task_get", task=request.path_params["upid"], log_lines=LOG_LINES)
+        where = services.where(request.query_params)
+        await console.clusters.require_answer(person, where.get(CLUSTER))
+        task = await services.facts(person, "task_get", task=request.path_params["upid"], log_lines=LOG_LINES, **where)
         return await console.show(request, person, "task.html", task=task)
 
     async def show_run(request: Request, person: Person) -> Response:
@@ -110,77 +105,3 @@ def activity_routes(console: Console) -> list[tuple[Any, ...]]:
         ("/part/runs/{id}", show_run),
         ("/runs/{id}", control_run, "POST"),
     ]
-
-
-PAGE = 50
-LONGEST_NUMBER = 16
-_TEXTS = ("tool", "outcome", "caller", "cluster", "target")
-
-
-def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
-    services = console.services
-
-    async def show(request: Request, person: Person) -> Response:
-        person.require_operator("The timeline is")
-        fields = {name: request.query_params.get(name, "").strip() for name in (*_TEXTS, "since", "until", "before")}
-        problem, entries = "", []
-        try:
-            filters = replace(_filters(fields, services.now), clusters=person.clusters)
-            entries = await services.trail.entries(filters, PAGE + 1, before=_number(fields["before"]))
-        except Problem as error:
-            problem = str(error)
-        more = len(entries) > PAGE
-        shown = clean(entries[-PAGE:][::-1])
-        older = query(f"{PATH}/timeline", fields, before=shown[-1].get("seq")) if more else ""
-        return await console.show(
-            request,
-            person,
-            "timeline.html",
-            entries=shown,
-            fields=fields,
-            older=older,
-            problem=problem,
-            verification=await verify_trail(person) if request.query_params.get("verify") else None,
-            outcomes=[outcome.value for outcome in Outcome],
-        )
-
-    async def show_entry(request: Request, person: Person) -> Response:
-        person.require_operator("The timeline is")
-        return await console.show(
-            request, person, "timeline_entry.html", entry=clean(await _entry(services, request, person))
-        )
-
-    async def verify(request: Request, person: Person) -> Response:
-        person.require_operator("The timeline is")
-        return await console.show(request, person, "part_verification.html", verification=await verify_trail(person))
-
-    async def verify_trail(person: Person) -> Verification:
-        verification = await services.trail.verify()
-        if person.clusters is not None:  # these lines name what happens in all clusters
-            verification = replace(verification, unfinished=(), remarks=())
-        return verification
-
-    return [("/timeline", show), ("/timeline/{seq}", show_entry), ("/part/verification", verify)]
-
-
-async def _entry(services: ConsoleServices, request: Request, person: Person) -> dict[str, Any]:
-    seq = _number(request.path_params["seq"])
-    entry = await services.trail.entry(seq) if seq is not None else None
-    if entry is None or not person.reaches(str(entry.get("cluster", ""))):
-        raise NotFound("The trail has no such entry")
-    return entry
-
-
-def _filters(fields: dict[str, str], now: float) -> Filters:
-    """Texts match anywhere unless they have a wildcard of their own."""
-    filters: dict[str, Any] = {name: _pattern(fields[name]) for name in _TEXTS if fields[name]}
-    filters |= {name: parse_moment(fields[name], now=now) for name in ("since", "until") if fields[name]}
-    return Filters(**filters)
-
-
-def _pattern(text: str) -> str:
-    return text if any(wildcard in text for wildcard in "*?") else f"*{text}*"
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_NUMBER else None

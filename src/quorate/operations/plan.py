@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -18,11 +19,12 @@ from quorate.operations.registry import Risk
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.stored_objects import CONTROL, Location, StoredObject, locate, predict, read_stored, sets
 from quorate.pve.tasks import Report
-from quorate.pve.values import same
+from quorate.pve.values import is_on, same
 from quorate.pve.wire import address, encode, pairs, read
 from quorate.server_files import ServerFile
 
 T = TypeVar("T")
+_CREATES_A_GUEST = re.compile(r"/nodes/[^/]+/(?:qemu|lxc)(?:/[^/]+/clone)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +246,17 @@ class Plan:
 
     @property
     def claimed_vmids(self) -> set[int]:
-        """The vmids of guests that it would create: chosen, but not used yet. A caller's value may have any type."""
-        vmids = (str(call.params.get(key, "")) for call in self.api_calls for key in ("vmid", "newid"))
+        """The vmids of guests that it would create: chosen, but not used yet. A caller's value may have any type.
+
+        Other calls have such a parameter, too, and a restore with `force` replaces a guest that exists.
+        """
+        creating = (call for call in self.api_calls if call.method == "POST" and _CREATES_A_GUEST.fullmatch(call.path))
+        vmids = (
+            str(call.params.get(key, ""))
+            for call in creating
+            if not is_on(call.params.get("force"))
+            for key in ("vmid", "newid")
+        )
         return {int(vmid) for vmid in vmids if vmid.isascii() and vmid.isdigit()}
 
 

@@ -15,6 +15,7 @@ LEVELS: Final = ("read", "operate", "admin")
 ROOT: Final = "root@pam"
 
 _GUEST: Final = "/nodes/{node}/qemu/{vmid}"
+_CONTAINER: Final = "/nodes/{node}/lxc/{vmid}"
 _STORAGE: Final = "/nodes/{node}/storage/{storage}"
 _ALL_CONFIG: Final = (
     "/vms/{vmid} VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType VM.Config.Memory"
@@ -54,7 +55,12 @@ CALLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "admin": (f"DELETE {_GUEST}", f"POST {_GUEST}/status/stop"),
     },
     "configure": {
-        "operate": (f"PUT {_GUEST}/config", f"PUT {_GUEST}/resize", f"POST {_GUEST}/move_disk"),
+        "operate": (
+            f"PUT {_GUEST}/config",
+            f"PUT {_CONTAINER}/config",
+            f"PUT {_GUEST}/resize",
+            f"POST {_GUEST}/move_disk",
+        ),
         "admin": (f"PUT {_GUEST}/unlink",),
     },
     "snapshots": {
@@ -159,6 +165,7 @@ IN_CODE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"POST {_GUEST}/clone": ("/storage/{storage} Datastore.AllocateSpace", _BRIDGES),
     "POST /nodes/{node}/lxc/{vmid}/clone": ("/storage/{storage} Datastore.AllocateSpace", _BRIDGES),
+    f"PUT {_CONTAINER}/config": (_BRIDGES,),
     f"POST {_GUEST}/move_disk": ("/storage/{storage} Datastore.AllocateSpace",),
     f"DELETE {_STORAGE}/content/{{volume}}": ("/storage/{storage} Datastore.Allocate",),
     "POST /nodes/{node}/vzdump": ("/vms/{vmid} VM.Backup", "/storage/{storage} Datastore.AllocateSpace"),
@@ -341,7 +348,7 @@ def _undeclared_needs(facts: Facts, call: NeededCall, who: str) -> list[Need]:
     """What neither the declared privileges nor the call's own values cover: whatever calls to a representative
     endpoint may need, and checks on the user that a call is about, at their widest."""
     listed = IN_CODE.get(call.name, ()) if call.representative else ()
-    listed += (_ALL_CONFIG, _BRIDGES) if call.representative and call.name == _WHOLE_CONFIG else ()
+    listed += (_ALL_CONFIG,) if call.representative and call.name == _WHOLE_CONFIG else ()
     required = []
     for line in listed:
         template, *privileges = line.split()

@@ -109,13 +109,18 @@ def why_inexact(key: str, before: Any, after: Any) -> str | None:
     for value in (before, after):
         if value is not None and not isinstance(value, (str, int, float)):
             return f"{key} has a form that cannot be written back"
-        if isinstance(value, str) and _MASKED.fullmatch(value):
+        if is_masked(value):
             return f"{key} is a secret that PVE does not show"
     if values.bus_of(key) in (*values.DISKS, "unused"):
         same = before and after and values.volume_of(str(before)) == values.volume_of(str(after))
         if not same:
             return f"{key} is a disk: it was created, attached, detached or removed"
     return None
+
+
+def is_masked(value: object) -> bool:
+    """Whether stars replace a secret."""
+    return isinstance(value, str) and _MASKED.fullmatch(value) is not None
 
 
 def fingerprint(options: Mapping[str, Any]) -> str:

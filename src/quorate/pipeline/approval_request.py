@@ -344,7 +344,7 @@ async def losses(backend: Backend, plan: Plan) -> list[str]:
         lines += [line for step in part.calls if isinstance(step, Action) for line in step.loses]
         for call in part.api_calls:
             guest = re.search(r"/(?:qemu|lxc)/(\d+)", call.path)
-            if guest is None or int(guest[1]) not in plan.claimed_vmids:  # what the plan itself makes has nothing yet
+            if guest is None or int(guest[1]) not in part.claimed_vmids:  # what it makes itself has nothing yet
                 lines += await _lost_by((where or backend).api, call, handed_over)
             if guest is not None and not plan.independent:  # else the deletion would not wait for it
                 handed_over |= {(guest[1], disk) for disk in _handed_over(call)}

@@ -27,10 +27,11 @@ VERBATIM = frozenset({"content", "stdout", "stderr"})
 def secrets_in(value: Any, key: str = "", names: frozenset[str] = SECRET_KEYS) -> list[str]:
     """The secrets among a caller's arguments, by the names that hold them, at any depth."""
     if isinstance(value, Mapping):
+        hidden = key.lower() in names  # such as variables as an object
         return [
             secret
             for name, inner in value.items()
-            for secret in secrets_in(inner, str(name), _names_for(name, value, names))
+            for secret in secrets_in(inner, key if hidden else str(name), _names_for(name, value, names))
         ]
     if isinstance(value, (list, tuple)):
         return [secret for inner in value for secret in secrets_in(inner, key, names)]

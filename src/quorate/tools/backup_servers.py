@@ -15,7 +15,8 @@ from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, ActionResult, StepContext, Target
 from quorate.operations.registry import Risk
 from quorate.pbs.client import BackupTask, conflict_advice
-from quorate.pbs.server import Backup, BackupNamespace, BackupServer, Group, explain_no_server, find_server
+from quorate.pbs.server import Backup, BackupNamespace, BackupServer, Group, Shows, explain_no_server, find_server
+from quorate.pbs.tasks import TaskSubject
 from quorate.problems import Problem, TaskFailed, TimedOut
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import Reference
@@ -100,16 +101,40 @@ async def visible_backups(homelab: Homelab, backups: Sequence[Backup]) -> list[B
     return [backup for backup in backups if not hidden[str(backup.place), backup.group.vmid]]
 
 
-async def require_visible(homelab: Homelab, place: BackupNamespace, group: Group | None = None) -> None:
-    """Refuse what rules hide from the caller."""
+def shows_to(homelab: Homelab) -> Shows:
+    """Whether rules let the caller see a datastore or namespace."""
+    hides = homelab.hides
+    return lambda place: hides is None or hides(Subject(DATASTORE, str(place))) is None
+
+
+async def objection_to(homelab: Homelab, place: BackupNamespace, group: Group | None = None) -> Problem | None:
+    """Why the caller must not see this, if rules hide it."""
     if homelab.hides is None:
-        return
+        return None
     subjects = [Subject(DATASTORE, str(place))]
     if group is not None and group.vmid is not None:
         subjects += await homelab.find_guests(str(group.vmid))
-    for subject in subjects:
-        if refused := homelab.hides(subject):
-            raise refused
+    return next((refused for subject in subjects if (refused := homelab.hides(subject))), None)
+
+
+async def visible_tasks(
+    homelab: Homelab, server: BackupServer, rows: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The tasks that work on nothing that rules hide from the caller."""
+    if homelab.hides is None:
+        return list(rows)
+    visible = []
+    for row in rows:
+        subject = TaskSubject.of(server.name, row["worker_type"], str(row.get("worker_id") or ""))
+        if not [place for place in subject.places if await objection_to(homelab, place, subject.group)]:
+            visible.append(row)
+    return visible
+
+
+async def require_visible(homelab: Homelab, place: BackupNamespace, group: Group | None = None) -> None:
+    """Refuse what rules hide from the caller."""
+    if refused := await objection_to(homelab, place, group):
+        raise refused
 
 
 async def choose_namespace(
@@ -117,7 +142,8 @@ async def choose_namespace(
 ) -> tuple[BackupServer, BackupNamespace]:
     """The server and the namespace that arguments name."""
     chosen = find_server(homelab.backup_servers, server)
-    place = BackupNamespace(chosen.name, await chosen.choose_datastore(datastore), namespace.strip().strip("/"))
+    store = await chosen.choose_datastore(datastore, shows_to(homelab))
+    place = BackupNamespace(chosen.name, store, namespace.strip().strip("/"))
     await require_visible(homelab, place)
     return chosen, place
 
@@ -149,8 +175,9 @@ async def server_action(
     request: tuple[str, str, Mapping[str, Any]],
     *,
     group: Group | None = None,
-    concerns: Iterable[Backup] = (),
+    concerns: Iterable[Backup | Target] = (),
     removes: Collection[str] = (),
+    based_on: Collection[str] = (),
     risk: Risk | None = None,
     because: str = "",
     check: Callable[[], Awaitable[None]] | None = None,
@@ -158,9 +185,10 @@ async def server_action(
 ) -> Action:
     """One write to a backup server as a step of a plan.
 
-    `concerns` are backups of guests to which rules apply although the request does not name them; `removes` are the
-    backups that it would delete, so that an approval covers no others. `check` refuses if
-    what was planned on has changed; `result` turns the answer into facts. A task is followed.
+    `concerns` are backups of guests and datastores to which rules apply although the request does not name them;
+    `removes` are the backups that it would delete, and `based_on` is what else decides its effect, so that an approval
+    covers no other. `check` refuses if what was planned on has changed; `result` turns the answer into facts. A task is
+    followed.
     """
     method, path, params = request
 
@@ -176,10 +204,16 @@ async def server_action(
     target = Target(DATASTORE, str(place)) if group is None else Target(BACKUP, f"{place}:{group}")
     return Action(
         summary,
-        f"{server.name}: {method} {path} {arguments}".rstrip() + _mark_removed(removes),
+        f"{server.name}: {method} {path} {arguments}".rstrip()
+        + _mark_removed(removes)
+        + (f" [as read: {_digest(based_on)}]" if based_on else ""),
         perform,
         target,
-        concerns=tuple(dict.fromkeys(backup_target(backup.place, backup.group) for backup in concerns)),
+        concerns=tuple(
+            dict.fromkeys(
+                backup_target(each.place, each.group) if isinstance(each, Backup) else each for each in concerns
+            )
+        ),
         where=await cluster_of(homelab, group),
         risk=risk,
         risk_because=because,
@@ -190,8 +224,11 @@ def _mark_removed(names: Collection[str]) -> str:
     """How many backups a step removes, and a short digest of which."""
     if not names:
         return ""
-    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
-    return f" [removes {count_of(len(names), 'backup')}, {digest}]"
+    return f" [removes {count_of(len(names), 'backup')}, {_digest(names)}]"
+
+
+def _digest(texts: Collection[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:8]
 
 
 def backup_target(place: BackupNamespace, group: Group) -> Target:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence
 from quorate.operations.placement import oversize_warnings
-from quorate.operations.plan import Plan
+from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.problems import BadArgument, PermissionMissing
 from quorate.pve import values
@@ -44,11 +44,13 @@ from quorate.tools.new_guests import (
     complete_tags,
     created_guest,
     creation_settings,
+    guest_path,
     mebibytes,
     namesake_warning,
     risk_of_creation,
     tag_list,
 )
+from quorate.tools.oci_images import LATE, late_settings, parse_image
 from quorate.tools.templates import Library, find_template, matching
 from quorate.units import size
 
@@ -70,12 +72,12 @@ class _Request(CreationRequest):
     risk=Risk.CHANGE,
     risk_of=risk_of_creation,
     least=Risk.CHANGE,
-    search_words="new lxc container ct make deploy spin up debian ubuntu alpine template",
+    search_words="new lxc container ct make deploy spin up debian ubuntu alpine template docker oci image",
     example="template=debian-13-standard name=wiki memory=1G rootfs=8G",
 )
 async def container_create(
     pve: Cluster,
-    template: Annotated[str, Meta(description="File name, part of it, or volid; downloaded if missing")],
+    template: Annotated[str, Meta(description="Name, part of it, volid or image nginx:1.29; downloaded")],
     name: str | None = None,
     node: str | None = None,
     vmid: int | None = None,
@@ -139,7 +141,7 @@ async def container_create(
         template=template,
         disks=[parse_disk(rootfs, storage), *(_mount_spec(part, storage) for part in mounts or ())],
         cards=parse_cards(networks),
-        warnings=(*await namesake_warning(pve, name), *_login_warning(settings)),
+        warnings=tuple(await namesake_warning(pve, name)),
         chosen={
             **({"features": settings["features"]} if features is None and "features" in settings else {}),
             **({"swap": SWAP} if "swap" not in settings else {}),
@@ -153,7 +155,8 @@ async def container_create(
 
 
 async def _has_template(library: Library, template: str, node: str) -> bool:
-    return bool(matching(await library.on(node, "vztmpl"), template))
+    image = parse_image(template)
+    return bool(matching(await library.on(node, "vztmpl"), image.file_name if image and image.tag else template))
 
 
 def _features(pve: Cluster, features: str | None, *, unprivileged: bool) -> str | None:
@@ -212,12 +215,25 @@ async def _new_guest(pve: Cluster, library: Library, request: _Request, node: st
                 f"{key!r} is specified twice", next_step=Advice("Leave it out of {options}", options=NAMED)
             )
     chosen = {"template": template.name, **request.chosen, **chosen_storage(placed)}
+    settings = request.settings
+    late = {key: settings[key] for key in LATE if key in settings and template.is_image}
+
+    def finish(made: Target) -> list[Call | Action]:
+        step = late_settings(pve, made, f"{guest_path(made)}/config", late)
+        return [] if step is None else [step]
+
     return created_guest(
         "ct",
         node,
-        {"ostemplate": template.volid, **request.settings, **devices},
+        {"ostemplate": template.volid, **{key: settings[key] for key in settings if key not in late}, **devices},
         prepare=(template.download(node),) if template.missing else (),
+        finish=finish,
         storages=tuple(disk.storage.storage for disk in placed),
         facts={"chosen": {**chosen, **chosen_bridge(request.cards, connected)}},
-        warnings=(*request.warnings, *warnings, *await oversize_warnings(pve, node, request.memory)),
+        warnings=(
+            *request.warnings,
+            *([] if template.is_image else _login_warning(settings)),
+            *warnings,
+            *await oversize_warnings(pve, node, request.memory),
+        ),
     )

@@ -24,6 +24,7 @@ from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.server_files import ServerFile, ServerFiles
 from quorate.suggestions import suggest
+from quorate.tools.oci_images import parse_image, require_tag
 from quorate.tools.storages import StoredVolume, describe, read, storage_places
 from quorate.tools.templates import Template, find_appliance, read_appliances
 from quorate.units import size
@@ -188,14 +189,18 @@ _DECOMPRESSED_BY_PVE = {".gz": "gz", ".lzo": "lzo", ".zst": "zst", ".bz2": "bz2"
 @operation(
     toolset="images",
     risk=Risk.CHANGE,
-    search_words="add link download fetch grab iso cloud image container template url internet latest",
+    search_words="add link download fetch grab pull iso cloud image container template url internet latest docker oci",
     example="template=debian-13-standard storage=local",
 )
 async def image_download(
     pve: Cluster,
     url: Annotated[str, Meta(description="ISO image, container template or disk image")] | None = None,
     template: Annotated[
-        str, Meta(description="Instead of url, from the appliance list; debian-13-standard takes the newest")
+        str,
+        Meta(
+            description="Instead of url, from the appliance list (debian-13-standard takes the newest) or a registry: "
+            "docker.io/library/nginx:1.29"
+        ),
     ]
     | None = None,
     storage: str | None = None,
@@ -205,7 +210,7 @@ async def image_download(
     checksum: Annotated[str, Meta(description="Expected, such as sha256:…")] | None = None,
     verify_certificates: bool = True,
 ) -> Plan:
-    """Let a node download an image from a URL, or a container template by name. Never overwrites."""
+    """Let a node download an image from a URL, or a container template or OCI image by name. Never overwrites."""
     if (url is None) == (template is None):
         raise BadArgument(
             "One of url and template is needed", next_step=see("See the templates by name", tools.template_list)
@@ -307,13 +312,18 @@ def _strip_compression(name: str, content: str | None) -> tuple[str, str | None]
 
 async def _from_appliances(pve: Cluster, template: str, storage: str | None, node: str | None) -> Plan:
     destination = await pick_destination(pve, "vztmpl", storage=storage, node=node, room=0)
-    name = _require_appliance(template, await read_appliances(pve, destination.node))
+    image = parse_image(template)
+    if image is None:
+        name = _require_appliance(template, await read_appliances(pve, destination.node))
+    else:
+        await require_tag(pve, destination.node, image)
+        name = image.file_name
     existing = await find_existing(pve, destination, "vztmpl", name)
     summary = f"Download {destination.storage}:vztmpl/{name} on {destination.node}"
     facts = {"volume": f"{destination.storage}:vztmpl/{name}"}
     if existing:
         return Plan(summary, unchanged=(f"{existing} already exists ({size(existing.size)})",), facts=facts)
-    call = Template(name, facts["volume"], missing=True).download(destination.node)
+    call = Template(name, facts["volume"], missing=True, image=image).download(destination.node)
     return Plan(summary, (call,), facts=facts)
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 from pve_schema.schema import Endpoint
 from quorate.hints import NAMED, Advice, Wording, either, see, tools
 from quorate.operations.placement import choose_vmid, pick_node
-from quorate.operations.plan import Call, Plan, Target
+from quorate.operations.plan import Action, Call, Plan, Target
 from quorate.operations.preconditions import refuse_root_only
 from quorate.operations.registry import Risk
 from quorate.problems import BadArgument, Conflict, NotFound
@@ -22,6 +22,7 @@ from quorate.pve.cluster import Cluster
 from quorate.suggestions import suggest
 from quorate.tools.guest_options import check_tags
 from quorate.tools.guest_readiness import Goal, wait_until_ready
+from quorate.tools.oci_images import environment
 from quorate.tools.templates import Ambiguous
 from quorate.units import parse_size
 from quorate.units import size as readable
@@ -147,6 +148,8 @@ async def creation_settings(
 
 def _option(name: str, value: Any) -> Any:
     """PVE has no objects: they are property strings, and yes and no are 1 and 0."""
+    if name == "env":
+        return environment(value)
     if isinstance(value, Mapping):
         return values.build(
             {str(key): part_text(f"{name}.{key}", part) for key, part in value.items() if part is not None}
@@ -297,7 +300,7 @@ class NewGuest:
     node: str
     create: Callable[[Target], Call]
     prepare: tuple[Call, ...] = ()
-    finish: Callable[[Target], Iterable[Call]] | None = None
+    finish: Callable[[Target], Iterable[Call | Action]] | None = None
     start: bool = False
     wait_for: Goal | None = None
     """What has to answer before the call ends; the guest is then started."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, see, tools
 from quorate.homelab.homelab import Homelab
-from quorate.operations.plan import Plan
+from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.pbs.server import Backup, BackupNamespace, BackupServer, find_server
+from quorate.pbs.server import BackupNamespace, BackupServer, find_server
 from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.pve.targets import DATASTORE
 from quorate.tools.backup_servers import (
     Datastore,
     Namespace,
@@ -23,8 +25,19 @@ from quorate.tools.backup_servers import (
     choose_namespace,
     require_visible,
     server_action,
+    shows_to,
 )
-from quorate.tools.pbs_maintenance import describe_prunes, parse_keep, preview_prunes
+from quorate.tools.pbs import read_collections
+from quorate.tools.pbs_maintenance import (
+    CHANGED,
+    SHOWN,
+    backups_below,
+    describe_prunes,
+    names_of_prunes,
+    parse_keep,
+    preview_prunes,
+    targets_below,
+)
 from quorate.units import moment
 
 COLUMNS = ("server", "kind", "id", "datastore", "schedule", "what", "last_run", "last_state", "next_run", "trouble")
@@ -42,11 +55,16 @@ async def pbs_job_list(
 ) -> Table:
     """Verify, prune, sync and gc jobs, and what stops them."""
     listed, silent = await ask_servers(homelab, server, list_jobs)
+    servers = {each.name: each for each in homelab.backup_servers}
+    shows = shows_to(homelab)
+    blank = await homelab.blanker()
     rows = [
-        _row(name, job_kind, job, stores)
+        _row(name, job_kind, {**job, "last-run-state": blank(str(job.get("last-run-state") or ""))}, stores)
         for name, (jobs, stores) in listed.items()
         for job_kind, job in jobs
-        if kind in (None, job_kind) and datastore in (None, job["store"])
+        if kind in (None, job_kind)
+        and datastore in (None, job["store"])
+        and all(map(shows, places_of_job(servers[name], job_kind, job)))
     ]
     table = page(COLUMNS, rows, limit=len(rows) or 1, offset=0)
     table.facts = {"no_answer": silent} if silent else {}
@@ -55,19 +73,19 @@ async def pbs_job_list(
 
 async def list_jobs(server: BackupServer) -> tuple[list[tuple[str, Mapping[str, Any]]], set[str]]:
     """The jobs by kind, and the names of the datastores."""
-    stores, verify, prune, sync, gc = await asyncio.gather(
-        server.datastores(),
+    stores = await server.datastores()
+    verify, prune, sync, gc = await asyncio.gather(
         server.get("/admin/verify"),
         server.get("/admin/prune"),
         server.get("/admin/sync", **{"sync-direction": "all"}),  # otherwise push jobs are left out
-        server.get("/admin/gc"),
+        read_collections(server, stores),
     )
     jobs = [
         (kind, job)
         for kind, rows in (("verify", verify), ("prune", prune), ("sync", sync))
         for job in sorted(rows or (), key=lambda row: str(row["id"]))
     ]
-    collections = sorted((row for row in gc or () if row.get("schedule")), key=lambda row: str(row["store"]))
+    collections = [{**row, "store": store} for store, row in sorted(gc.items()) if row.get("schedule")]
     return [*jobs, *(("gc", row) for row in collections)], set(stores)
 
 
@@ -124,6 +142,10 @@ class JobSettings:
 
     kind: Kind
     values: Mapping[str, Any]
+
+    @property
+    def values_set(self) -> dict[str, Any]:
+        return {name: value for name, value in self.values.items() if value is not None}
 
     def differences(self, current: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {"disable": False, "ignore-verified": True, "remove-vanished": False, "comment": "", "ns": ""}
@@ -204,10 +226,10 @@ async def _create_or_change(
 ) -> Plan:
     kind = wanted.kind
     collection = f"/config/{kind}"
-    every = {"sync-direction": "all"} if kind == "sync" else {}
-    jobs = {str(row["id"]): row for row in await server.get(collection, **every) or ()}
-    if (current := jobs.get(job)) is None:
+    if (current := await _find_job(homelab, server, kind, job, top="config")) is None:
         return await _create_job(homelab, server, place, job, wanted)
+    changed = {**current, **wanted.values_set}
+    await _require_visible_source(homelab, server, kind, changed)
     summary = f"Change the {kind} job {job} of {server.name}"
     changes = wanted.differences(current)
     if keeps := {name for name in KEEPS if name in wanted.values}:  # a retention replaces the old one as a whole
@@ -228,9 +250,13 @@ async def _create_or_change(
         place,
         summary,
         ("PUT", f"{collection}/{job}", params),
-        concerns=await _backups_of_job(server, {**current, **changes}) if grave else (),
+        concerns=[
+            target for each in (current, changed) for target in await _targets_of_job(server, each, removes=grave)
+        ],
+        based_on=_content(current),
         risk=Risk.DESTROY if grave else None,
         because=(REMOVES if kind == "prune" else REPLACES) if grave else "",
+        check=partial(_refuse_changed_job, homelab, server, kind, current, top="config"),
     )
     return Plan(summary, (action,), facts={"before": {name: current.get(name, "") for name in [*changes, *dropped]}})
 
@@ -255,6 +281,7 @@ async def _create_job(
                 why="PBS would accept the job, and each of its runs would fail",
                 next_step=f"The remotes are {', '.join(remotes)}" if remotes else "There is none",
             )
+    await _require_visible_source(homelab, server, kind, values)
     summary = f"Create the {kind} job {job} for {place}"
     grave = kind == "prune" or bool(values.get("remove-vanished"))
     action = await server_action(
@@ -263,7 +290,7 @@ async def _create_job(
         place,
         summary,
         ("POST", f"/config/{kind}", {"id": job, **values}),
-        concerns=await _backups_of_job(server, values) if grave else (),
+        concerns=await _targets_of_job(server, values, removes=grave),
         risk=Risk.DESTROY if grave else None,
         because=REMOVES if grave else "",
     )
@@ -313,46 +340,154 @@ async def pbs_job_run(
 ) -> Plan:
     """Run a job now; removing needs access admin."""
     chosen = find_server(homelab.backup_servers, server)
-    every = {"sync-direction": "all"} if kind == "sync" else {}
-    jobs = {str(row["id"]): row for row in await chosen.get(f"/admin/{kind}", **every) or ()}
-    if job not in jobs:
+    settings = await _find_job(homelab, chosen, kind, job)
+    if settings is None:
         raise NotFound(
             f"{chosen.name} has no {kind} job {job!r} that {chosen.client.identity} may see",
             next_step=see("List the jobs", tools.pbs_job_list),
         )
-    settings = jobs[job]
-    place = BackupNamespace(chosen.name, str(settings["store"]), str(settings.get("ns") or ""))
+    place = _place_of(chosen, settings)
     if trouble := trouble_of({**settings, "disable": False}, {*await chosen.datastores()}):
         raise Conflict(f"The job {job} cannot run: {trouble}")
-    await require_visible(homelab, place)
-    removes = kind == "prune" or bool(settings.get("remove-vanished"))
+    await _require_visible_source(homelab, chosen, kind, settings)
+    vanish = kind == "sync" and bool(settings.get("remove-vanished"))
     sends = settings.get("sync-direction") == "push"
-    facts: dict[str, Any] = {"does": describe_job(kind, settings)}
-    if kind == "prune":
-        keeps = {name: int(settings[name]) for name in KEEPS if settings.get(name)}
-        prunes = await preview_prunes(chosen, await namespaces_of_job(chosen, settings), keeps)
-        facts |= describe_prunes(prunes) if keeps else {"removes": []}
+    removals = await _find_removals(chosen, kind, settings)
+
+    async def check() -> None:
+        await _refuse_changed_job(homelab, chosen, kind, settings)
+        if (await _find_removals(chosen, kind, settings)).names != removals.names:
+            raise Conflict(CHANGED, next_step="The job was not run; call again to see what it would remove")
+
     action = await server_action(
         homelab,
         chosen,
         place,
         f"Run the {kind} job {job} of {place}",
         ("POST", f"/admin/{kind}/{job}/run", {}),
-        concerns=await _backups_of_job(chosen, settings) if removes else (),
-        risk=Risk.DESTROY if removes or sends else None,
-        because=SENDS if sends else REMOVES if removes else "",
+        concerns=await _targets_of_job(chosen, settings, removes=True),
+        removes=() if sends else removals.names,
+        based_on=[*_content(settings), *(removals.names if sends else ())],
+        risk=Risk.DESTROY if kind == "prune" or vanish or sends else None,
+        because=SENDS if sends else REMOVES if kind == "prune" or vanish else "",
+        check=check,
     )
-    return Plan(action.summary, (action,), facts=facts)
+    return Plan(action.summary, (action,), facts={"does": describe_job(kind, settings), **removals.facts})
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """The backups that a run of a job removes, or decides by what it removes on another server."""
+
+    names: frozenset[str] = frozenset()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def _find_removals(server: BackupServer, kind: str, job: Mapping[str, Any]) -> Removals:
+    namespaces = await namespaces_of_job(server, job) if kind == "prune" or job.get("remove-vanished") else []
+    if kind == "prune":
+        keeps = {name: int(job[name]) for name in KEEPS if job.get(name)}
+        if not keeps:
+            return Removals(facts={"removes": []})
+        prunes = await preview_prunes(server, namespaces, keeps)
+        return Removals(names_of_prunes(prunes), describe_prunes(prunes))
+    if not namespaces:
+        return Removals()
+    backups = await backups_below(server, _place_of(server, job), [each.namespace for each in namespaces])
+    if job.get("sync-direction") == "push":  # what is gone here is removed there
+        return Removals(
+            frozenset(map(str, backups)), {"removes": f"on {job.get('remote')}: all but the backups that are here"}
+        )
+    copied = set() if job.get("remote") else await _backups_at_source(server, job)
+    lost = [each for each in backups if not each.protected and (each.place.namespace, str(each.group)) not in copied]
+    names = [str(backup) for backup in lost]
+    may_remove = {"may_remove": names[:SHOWN], **({"may_remove_in_all": len(names)} if len(names) > SHOWN else {})}
+    return Removals(frozenset(names), may_remove)
+
+
+async def _backups_at_source(server: BackupServer, job: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """The backups in the datastore of this server that a job copies from: the namespace here, and their name."""
+    source, target = str(job.get("remote-ns") or ""), str(job.get("ns") or "")
+    place = BackupNamespace(server.name, str(job["remote-store"]), source)
+    if place.store not in await server.datastores():
+        return set()
+    backups = await backups_below(server, place, await server.namespaces(place.store, source))
+    return {
+        ("/".join(filter(None, (target, each.place.namespace[len(source) :].strip("/")))), str(each.group))
+        for each in backups
+    }
+
+
+# -- stored jobs -------------------------------------------------------------------------------------------------------
+
+
+async def _find_job(
+    homelab: Homelab, server: BackupServer, kind: str, job: str, *, top: Literal["admin", "config"] = "admin"
+) -> Mapping[str, Any] | None:
+    """A job that is not hidden from the caller."""
+    every = {"sync-direction": "all"} if kind == "sync" else {}
+    rows = await server.get(f"/{top}/{kind}", **every) or ()
+    row = next((row for row in rows if str(row["id"]) == job), None)
+    shows = shows_to(homelab)
+    return row if row is not None and all(map(shows, places_of_job(server, kind, row))) else None
+
+
+def _content(job: Mapping[str, Any]) -> list[str]:
+    """What a job is set to, without how it ran."""
+    return [f"{name}={value}" for name, value in sorted(job.items()) if not name.startswith(("last-run", "next-run"))]
+
+
+async def _refuse_changed_job(
+    homelab: Homelab,
+    server: BackupServer,
+    kind: str,
+    planned: Mapping[str, Any],
+    *,
+    top: Literal["admin", "config"] = "admin",
+) -> None:
+    now = await _find_job(homelab, server, kind, str(planned["id"]), top=top)
+    if now is None or _content(now) != _content(planned):
+        raise Conflict(
+            f"The {kind} job {planned['id']} has changed since this was planned",
+            next_step="Nothing was done; call again to see what would be",
+        )
+
+
+async def _require_visible_source(homelab: Homelab, server: BackupServer, kind: str, job: Mapping[str, Any]) -> None:
+    """A job that copies from a hidden datastore would show it."""
+    for place in places_of_job(server, kind, job)[1:]:
+        await require_visible(homelab, place)
+
+
+def places_of_job(server: BackupServer, kind: str, job: Mapping[str, Any]) -> list[BackupNamespace]:
+    """Where a job works, and the datastore of the same server that it copies from."""
+    place = _place_of(server, job)
+    if kind != "sync" or job.get("remote") or not job.get("remote-store"):
+        return [place]
+    return [place, BackupNamespace(server.name, str(job["remote-store"]), str(job.get("remote-ns") or ""))]
+
+
+def _place_of(server: BackupServer, job: Mapping[str, Any]) -> BackupNamespace:
+    return BackupNamespace(server.name, str(job["store"]), str(job.get("ns") or ""))
 
 
 async def namespaces_of_job(server: BackupServer, job: Mapping[str, Any]) -> list[BackupNamespace]:
     """The namespaces that a job covers."""
-    store, top, depth = str(job["store"]), str(job.get("ns") or ""), job.get("max-depth")
-    names = await server.namespaces(store, top)
-    level = top.count("/") + 1 if top else 0
+    top, depth = _place_of(server, job), job.get("max-depth")
+    below = f"{top.namespace}/" if top.namespace else ""  # PBS also answers for one that does not exist
+    names = [name for name in await server.namespaces(top.store) if name == top.namespace or name.startswith(below)]
+    level = top.namespace.count("/") + 1 if top.namespace else 0
     near = [name for name in names if depth is None or (name.count("/") + 1 if name else 0) - level <= int(depth)]
-    return [BackupNamespace(server.name, store, name) for name in near]
+    return [replace(top, namespace=name) for name in near]
 
 
-async def _backups_of_job(server: BackupServer, job: Mapping[str, Any]) -> list[Backup]:
-    return [backup for each in await namespaces_of_job(server, job) for backup in await server.backups_in(each)]
+async def _targets_of_job(server: BackupServer, job: Mapping[str, Any], *, removes: bool) -> list[Target]:
+    """What a job acts on: its datastore, the namespaces that it covers, and the backups in them.
+
+    Where its datastore is offline, what is in it cannot be judged: only a job that removes nothing is set then.
+    """
+    place = _place_of(server, job)
+    if place.store not in (await server.datastores() if removes else await server.open_datastores()):
+        return [Target(DATASTORE, str(place))]
+    names = [each.namespace for each in await namespaces_of_job(server, job)]
+    return [Target(DATASTORE, str(place)), *await targets_below(server, place, names)]

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import Advice, see, tools
+from quorate.hints import Advice, either, see, tools
 from quorate.homelab.homelab import Homelab
-from quorate.operations.plan import Action, Plan
+from quorate.operations.plan import Action, Plan, Target
 from quorate.operations.registry import Risk, operation
 from quorate.pbs.server import READS_AT_ONCE, Backup, BackupNamespace, BackupServer, Group, iso
 from quorate.problems import BadArgument, Conflict, NotFound
+from quorate.pve.targets import DATASTORE
 from quorate.pve.tasks import gather_bounded
 from quorate.tools.backup_servers import (
     BackupOrGroup,
     Datastore,
     Namespace,
     Server,
+    backup_target,
     choose_namespace,
     require_visible,
     server_action,
@@ -65,7 +67,12 @@ async def pbs_verify(
     what = f"{group} in {place}" if group else f"the backups in {place}"
     summary = f"Verify {what}"
     request = ("POST", f"{place.path}/verify", params)
-    return Plan(summary, (await server_action(homelab, chosen, place, summary, request, group=group),))
+    concerns = (
+        [] if group else await targets_below(chosen, place, await chosen.namespaces(place.store, place.namespace))
+    )
+    return Plan(
+        summary, (await server_action(homelab, chosen, place, summary, request, group=group, concerns=concerns),)
+    )
 
 
 @operation(
@@ -134,6 +141,11 @@ async def preview_prunes(
     return await gather_bounded(READS_AT_ONCE, groups)
 
 
+def names_of_prunes(prunes: Sequence[GroupPrune]) -> frozenset[str]:
+    """Every backup that would be removed, with its namespace."""
+    return frozenset(f"{prune.group}/{iso(time)} in {prune.namespace}" for prune in prunes for time in prune.removed)
+
+
 def describe_prunes(prunes: Sequence[GroupPrune]) -> dict[str, Any]:
     """Every backup that would be removed, up to a limit, and how many stay."""
     removed = [f"{prune.group}/{iso(time)}" for prune in prunes for time in prune.removed]
@@ -173,9 +185,17 @@ async def pbs_prune(
     chosen, place = await choose_namespace(homelab, server, datastore, namespace)
     if backup is not None:
         group = Group.parse(backup)
+        if group.time is not None:
+            raise BadArgument(
+                f"{group} is one backup, and a retention applies to all of {group.name}",
+                next_step=either(
+                    Advice(f"Give {{backup}} as {group.name}", backup=group.name),
+                    see("delete only this one", tools.pbs_backup_delete(backup=str(group))),
+                ),
+            )
         await require_visible(homelab, place, group)
         await chosen.find_backup(place.store, place.namespace, group)
-        prunes = [await preview_prune(chosen, place, Group(group.type, group.id), keeps)]
+        prunes = [await preview_prune(chosen, place, group, keeps)]
     else:
         prunes = await preview_prunes(chosen, [place], keeps)
     summary = f"Prune {prunes[0].group if backup else 'the backups'} in {place}, keeping {keep}"
@@ -293,10 +313,12 @@ async def pbs_namespace_delete(
     chosen, place = await choose_namespace(homelab, server, datastore, namespace)
     if not place.namespace:
         raise BadArgument("The root of a datastore cannot be deleted", next_step="Name a namespace, such as prod")
-    below = await chosen.namespaces(place.store, place.namespace)
     if place.namespace not in await chosen.namespaces(place.store):
         raise NotFound(f"There is no namespace {place.namespace!r} in {chosen.name}/{place.store}")
-    backups = await _backups_below(chosen, place, below)
+    below = await chosen.namespaces(place.store, place.namespace)
+    backups = await backups_below(chosen, place, below)
+    for inner in below:
+        await require_visible(homelab, replace(place, namespace=inner))
     for name in {backup.group.name for backup in backups}:
         await require_visible(homelab, place, Group.parse(name))
     if backups and not with_backups:
@@ -313,7 +335,9 @@ async def pbs_namespace_delete(
     planned = {str(backup) for backup in backups}
 
     async def check() -> None:
-        if {str(backup) for backup in await _backups_below(chosen, place, below)} != planned:
+        namespaces = await chosen.namespaces(place.store, place.namespace)
+        now = await backups_below(chosen, place, namespaces)
+        if {str(backup) for backup in now} != planned or namespaces != below:
             raise Conflict(CHANGED, next_step="Nothing was deleted; call again to see what would be")
 
     summary = f"Delete the namespace {place}" + (f" with {count_of(len(backups), 'backup')}" if backups else "")
@@ -324,8 +348,9 @@ async def pbs_namespace_delete(
         place,
         summary,
         ("DELETE", f"{place.path}/namespace", params),
-        concerns=backups,
+        concerns=[*(Target(DATASTORE, str(replace(place, namespace=inner))) for inner in below), *backups],
         removes=planned,
+        based_on=below,
         risk=Risk.DESTROY,
         because=PRUNES if backups else "a namespace that jobs and storages may name is deleted",
         check=check,
@@ -334,6 +359,14 @@ async def pbs_namespace_delete(
     return Plan(summary, (action,), facts={"removes": sorted(planned)[:SHOWN]} if planned else {})
 
 
-async def _backups_below(server: BackupServer, place: BackupNamespace, names: Sequence[str]) -> list[Backup]:
-    spaces = [BackupNamespace(place.server, place.store, name) for name in names]
-    return [backup for space in spaces for backup in await server.backups_in(space)]
+async def backups_below(server: BackupServer, place: BackupNamespace, names: Sequence[str]) -> list[Backup]:
+    """The backups in these namespaces of a datastore."""
+    spaces = [replace(place, namespace=name) for name in names]
+    parts = await gather_bounded(READS_AT_ONCE, [partial(server.backups_in, space) for space in spaces])
+    return [backup for part in parts for backup in part]
+
+
+async def targets_below(server: BackupServer, place: BackupNamespace, names: Sequence[str]) -> list[Target]:
+    """These namespaces of a datastore and the backups in them: rules about any of them apply."""
+    spaces = [Target(DATASTORE, str(replace(place, namespace=name))) for name in names]
+    return [*spaces, *(backup_target(each.place, each.group) for each in await backups_below(server, place, names))]

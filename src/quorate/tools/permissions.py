@@ -73,7 +73,7 @@ async def permission_audit(
     level: Annotated[Literal["read", "operate", "admin"], Meta(description="What would this access level need?")]
     | None = None,
     toolsets: Annotated[list[str], Meta(description="For level; default: all but api")] | None = None,
-    secret: Annotated[str, Meta(description="Where the token's secret is, vault:NAME: asks PVE as the token")]
+    secret: Annotated[str, Meta(description="Where the token's secret is, vault:CLUSTER-NAME: asks PVE as the token")]
     | None = None,
 ) -> dict[str, Any]:
     """What a user or token may do on paths and guests; what it lacks for a tool call (planned, not run) or an
@@ -162,7 +162,8 @@ class _EffectivePrivileges:
     async def _read(self, **params: str) -> PrivilegeMap:
         if self.trial is not None:
             own: PrivilegeMap = await self.trial.privileges(**params)
-            return own
+            blank = await self.pve.blanker()  # the token may see guests that the rules hide from the caller
+            return {path: held for path, held in own.items() if blank(path) == path}
         if self.who != self.pve.client.identity:
             params["userid"] = self.who
         privileges: PrivilegeMap = await self.pve.get("/access/permissions", **params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,18 +19,20 @@ from quorate.problems import BadArgument, NotFound
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import Resource
 from quorate.suggestions import suggest
+from quorate.tools.oci_images import FILE_ENDING, ImageReference, parse_image, parse_repository, read_tags, require_tag
 from quorate.tools.storages import StoredVolume, survey
 from quorate.tools.volumes import StorageNames, names
 from quorate.units import shortlist, size
 
 COLUMNS = ("template", "present_on", "size", "section", "about")
 PLACES_SHOWN = 4
+_IMAGE = "oci"
 
 
 @operation(
     toolset="images",
     risk=Risk.READ,
-    search_words="container templates appliances lxc available download",
+    search_words="container templates appliances lxc available download docker oci image tags registry",
 )
 async def template_list(
     pve: Cluster,
@@ -38,6 +40,7 @@ async def template_list(
     search: Annotated[str, Meta(description="Part of name or description")] | None = None,
     node: str | None = None,
     storage: StorageNames | None = None,
+    image: Annotated[str, Meta(description="Instead, the tags of ghcr.io/jellyfin/jellyfin …; PVE 9.1+")] | None = None,
     limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
@@ -45,8 +48,12 @@ async def template_list(
     volumes, trouble = (
         await survey(pve, storages=names(storage), node=node, content="vztmpl") if show != "available" else ([], [])
     )
-    offers = await read_appliances(pve, await pick_node(pve, node)) if show != "present" else []
-    rows = _rows(volumes, {str(row["template"]): row for row in offers})
+    if image is not None:
+        rows = _rows_of_tags(volumes, await _read_tagged(pve, await pick_node(pve, node), parse_repository(image)))
+        rows = [row for row in rows if row[1] or show != "present"]
+    else:
+        offers = await read_appliances(pve, await pick_node(pve, node)) if show != "present" else []
+        rows = _rows(volumes, {str(row["template"]): row for row in offers})
     if search:
         rows = [row for row in rows if search.lower() in f"{row[0]} {row[4]}".lower()]
     table = page(COLUMNS, rows, limit=limit, offset=offset)
@@ -56,17 +63,34 @@ async def template_list(
     return table
 
 
+async def _read_tagged(pve: Cluster, node: str, image: ImageReference) -> list[ImageReference]:
+    tags = await read_tags(pve, node, image.repository)
+    return [replace(image, tag=tag) for tag in tags if image.tag in ("", tag)]
+
+
+def _rows_of_tags(volumes: list[StoredVolume], images: list[ImageReference]) -> list[list[Any]]:
+    """Tags that were pulled first."""
+    held = _by_file(volumes)
+    rows = [_row(str(image), held.get(image.file_name, []), {"section": _IMAGE}) for image in images]
+    return sorted(rows, key=lambda row: not row[1])
+
+
 async def read_appliances(pve: Cluster, node: str) -> list[dict[str, Any]]:
     return list(await pve.get(f"/nodes/{node}/aplinfo"))
 
 
 def _rows(volumes: list[StoredVolume], offered: dict[str, dict[str, Any]]) -> list[list[Any]]:
     """Templates on the storages first, then those that can be downloaded."""
+    held = _by_file(volumes)
+    rows = [_row(name, held.get(name, []), offered.get(name, {})) for name in {**held, **offered}]
+    return sorted(rows, key=lambda row: (not row[1], row[0]))
+
+
+def _by_file(volumes: list[StoredVolume]) -> dict[str, list[StoredVolume]]:
     held: dict[str, list[StoredVolume]] = {}
     for volume in volumes:
         held.setdefault(volume.name.removeprefix("vztmpl/"), []).append(volume)
-    rows = [_row(name, held.get(name, []), offered.get(name, {})) for name in {**held, **offered}]
-    return sorted(rows, key=lambda row: (not row[1], row[0]))
+    return held
 
 
 def _row(name: str, volumes: list[StoredVolume], offer: dict[str, Any]) -> list[Any]:
@@ -76,7 +100,7 @@ def _row(name: str, volumes: list[StoredVolume], offer: dict[str, Any]) -> list[
         name,
         ", ".join(where[:PLACES_SHOWN]) + more,
         size(volumes[0].size) if volumes else "",
-        offer.get("section", ""),
+        offer.get("section", _IMAGE if name.endswith(FILE_ENDING) else ""),
         offer.get("headline", ""),
     ]
 
@@ -205,11 +229,18 @@ class Template:
     name: str
     volid: str
     missing: bool = False
+    image: ImageReference | None = None
+    """Where it comes from, if that is a registry."""
+
+    @property
+    def is_image(self) -> bool:
+        return self.name.endswith(FILE_ENDING)
 
     def download(self, node: str) -> Call:
-        """The step that fetches it from the appliance list."""
+        """The step that fetches it from the appliance list or from its registry."""
         storage = self.volid.partition(":")[0]
-
+        if self.image is not None:
+            return self.image.pull(node, storage)
         summary = f"Download template {self.name} to {storage} on {node}"
         params = {"storage": storage, "template": self.name}
         target = Target("storage", storage, node=node)
@@ -217,7 +248,12 @@ class Template:
 
 
 async def find_template(pve: Cluster, library: Library, node: str, query: str) -> Template:
-    """The template that matches a volid, a file name or a part of it; the newest if only versions differ."""
+    """The template that matches a volid, a file name or a part of it; the newest if only versions differ.
+
+    For a reference to an image, the file that it was pulled to before, or will be.
+    """
+    if (image := parse_image(query)) is not None:
+        return await _find_image(pve, library, node, image)
     files = await library.on(node, "vztmpl")
     if not matching(files, query):
         files = await library.closer_on(node, "vztmpl")
@@ -232,6 +268,15 @@ async def find_template(pve: Cluster, library: Library, node: str, query: str) -
         return Template(name, existing.volid)  # a download would replace it
     storage = await pick_storage(pve, node, "vztmpl", requested=query.partition(":")[0] if ":" in query else None)
     return Template(name, f"{storage.storage}:vztmpl/{name}", missing=True)
+
+
+async def _find_image(pve: Cluster, library: Library, node: str, image: ImageReference) -> Template:
+    files = await library.closer_on(node, "vztmpl")
+    if image.tag and (pulled := next((file for file in files if file.name == image.file_name), None)):
+        return Template(pulled.name, pulled.volid, image=image)
+    await require_tag(pve, node, image)
+    storage = await pick_storage(pve, node, "vztmpl")
+    return Template(image.file_name, f"{storage.storage}:vztmpl/{image.file_name}", missing=True, image=image)
 
 
 def find_appliance(query: str, rows: Iterable[dict[str, Any]]) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quorate.hints import Advice
-from quorate.homelab.secrets import Secrets
+from quorate.homelab.secrets import BOUND, Secrets
 from quorate.problems import AuthenticationFailed, BadArgument, PermissionMissing, Problem
 from quorate.pve.cluster import Cluster
 from quorate.pve.connection import Token
@@ -51,6 +51,7 @@ async def as_token(pve: Cluster, who: str, reference: str) -> AsyncIterator[Toke
     """Connect as the token whose secret is at the reference."""
     if "!" not in who:
         raise BadArgument(f"{who} is not a token", next_step="Give a token as user@realm!token, or leave secret out")
+    _refuse_unbound(pve.name, reference)
     secret = await pve.attachment(Secrets).fetch(reference)
     if not _SECRET_OF_A_TOKEN.fullmatch(secret.reveal()):  # a host's password must not be sent to PVE
         raise BadArgument(
@@ -65,6 +66,18 @@ async def as_token(pve: Cluster, who: str, reference: str) -> AsyncIterator[Toke
         yield await _log_in(client, who, reference)
     finally:
         await client.close()
+
+
+def _refuse_unbound(cluster: str, reference: str) -> None:
+    """A stored secret may be of anything. Its name says whose it is, so that it goes to no other machine."""
+    kind, _, name = reference.partition(":")
+    if f"{kind}:" not in BOUND or re.search(rf"(?<![^\W_]){re.escape(cluster)}(?![^\W_])", name, re.I):
+        return
+    raise BadArgument(
+        f"That stored secret is not named as one of the cluster {cluster}",
+        why="Any stored secret could be sent there otherwise",
+        next_step=f"Store the token's secret as {cluster}-NAME",
+    )
 
 
 async def _log_in(client: PveClient, who: str, reference: str) -> TokenTrial:

@@ -1,6 +1,6 @@
 """The facts of the Proxmox VE API: which endpoints exist, what they take, who may call them.
 
-The package contains two tables, for PVE 8.4 and 9.2; for 9.0 and 9.1 what came with 9.2 is left out. They are read on
+The package contains two tables, for PVE 8.4 and 9.2; for 9.0 and 9.1 what came later is left out. They are read on
 first use, and an endpoint is built only when it is needed.
 """
 
@@ -21,14 +21,25 @@ from pve_schema.validation import PropertySet
 NEWEST: Final = "9.2"
 OLDEST: Final = "8.4"
 
-_BEFORE_9_2: Final = "9.1"
-_NEW_PATHS: Final = (
-    "/cluster/qemu",
-    "/cluster/sdn/prefix-lists",
-    "/cluster/sdn/route-maps",
-    "/nodes/{node}/storage/{storage}/identity",
-)
-_NEW_PARAMETERS: Final = {("PUT", "/access/users/{userid}/token/{tokenid}"): frozenset({"regenerate"})}
+# What came with a version of PVE 9 after the first: its paths, and parameters of older endpoints.
+_NEW_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "9.1": ("/nodes/{node}/query-oci-repo-tags", "/nodes/{node}/storage/{storage}/oci-registry-pull"),
+    "9.2": (
+        "/cluster/qemu",
+        "/cluster/sdn/prefix-lists",
+        "/cluster/sdn/route-maps",
+        "/nodes/{node}/storage/{storage}/identity",
+    ),
+}
+_NEW_PARAMETERS: Final[Mapping[str, Mapping[tuple[str, str], frozenset[str]]]] = {
+    "9.1": {
+        ("POST", "/nodes/{node}/lxc"): frozenset({"entrypoint", "env"}),
+        ("PUT", "/nodes/{node}/lxc/{vmid}/config"): frozenset({"entrypoint", "env"}),
+    },
+    "9.2": {("PUT", "/access/users/{userid}/token/{tokenid}"): frozenset({"regenerate"})},
+}
+_DERIVED: Final = ("9.0", "9.1")
+"""Versions whose facts are the newest ones without what came later."""
 
 # The values of these path parameters may contain slashes, so they take the rest of the path.
 _REST_OF_PATH: Final = ("/content/{volume}", "/ipset/{name}/{cidr}")
@@ -58,7 +69,13 @@ def _nearest(version: str) -> str:
     numbers = [int(part) for part in version.strip().split(".")[:2] if part.isdecimal()]
     if not numbers:
         return NEWEST
-    return OLDEST if numbers < [9] else _BEFORE_9_2 if numbers < [9, 2] else NEWEST
+    if numbers < [9]:
+        return OLDEST
+    return next((derived for derived in _DERIVED if numbers <= _numbers(derived)), NEWEST)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def facts(version: str) -> Facts:
@@ -200,13 +217,13 @@ class Facts:
     """One version's table."""
 
     def __init__(self, version: str) -> None:
-        self._older = version == _BEFORE_9_2
-        table = read_table(f"api-{NEWEST if self._older else version}.json.gz")
+        derived = version in _DERIVED
+        table = read_table(f"api-{NEWEST if derived else version}.json.gz")
         self.version: str = version
+        self._later = [later for later in _NEW_PATHS if derived and _numbers(later) > _numbers(version)]
+        absent = tuple(f"{path}/" for later in self._later for path in _NEW_PATHS[later])
         self._paths: dict[str, dict[str, Any]] = {
-            path: methods
-            for path, methods in table["paths"].items()
-            if not (self._older and f"{path}/".startswith(tuple(f"{new}/" for new in _NEW_PATHS)))
+            path: methods for path, methods in table["paths"].items() if not f"{path}/".startswith(absent)
         }
         self._defs: dict[str, Any] = table["defs"]
         self._resolved: dict[str, Any] = {}
@@ -236,8 +253,8 @@ class Facts:
 
     def _entry(self, method: str, template: str) -> dict[str, Any]:
         entry: dict[str, Any] = self._paths[template][method]
-        new = _NEW_PARAMETERS.get((method, template)) if self._older else None
-        if new is None:
+        new = {name for later in self._later for name in _NEW_PARAMETERS[later].get((method, template), ())}
+        if not new:
             return entry
         return {**entry, "params": {key: value for key, value in entry["params"].items() if key not in new}}
 

@@ -43,6 +43,7 @@ class Node:
     died_at: float | None = None  # when it lost its power; None if it is up, or was shut down
     clock_offset: float = 0.0  # seconds that its clock is ahead
     has_restore_image: bool = True  # the package with the helper VM that opens disks in backups
+    has_skopeo: bool = True  # the tool that pulls images from registries
     bridges: tuple[str, ...] = ("vmbr0",)
     last_pid: int = field(default=2000)
     outages: list[tuple[float, float]] = field(default_factory=list)  # offline periods, from and to
@@ -200,7 +201,8 @@ def missing_config(node: str, kind: Kind, vmid: int) -> str:
 
 
 class ListOrder:
-    """PVE keeps nodes, storages and content types in hashes, so each of its workers lists them in its own order."""
+    """PVE keeps nodes, storages, content types, the guests of a node and snapshots in hashes, so each of its workers
+    lists them in its own order."""
 
     def __init__(self, world: World) -> None:
         self._chance = random.Random(world.seed)  # noqa: S311 (repeatable on purpose)

@@ -45,6 +45,7 @@ def recorded_cluster(clock: ManualClock) -> SimulatedCluster:
 def _build(world: World) -> None:
     now = world.clock.now()
     node = Node(NODE, 1, "10.99.0.10", now - _UP_SECONDS)
+    node.has_skopeo = False
     node.cpus, node.memory, node.swap = 2, 25274793984, 0
     node.disk, node.disk_used = _TOTAL, _USED
     world.nodes[NODE] = node

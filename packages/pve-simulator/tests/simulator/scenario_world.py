@@ -46,6 +46,7 @@ def scenario_clock() -> ManualClock:
 
 def _build(world: World) -> None:
     node = Node(NODE, 1, "192.168.77.1", world.clock.now() - 3500)
+    node.has_skopeo = False
     node.cpus, node.memory, node.swap, node.disk, node.disk_used = 2, 25274793984, 0, _TOTAL, _USED
     world.nodes[NODE] = node
     for name, kind in (("local", "dir"), ("difa", "dir"), ("difb", "dir"), ("difbt", "btrfs")):

@@ -92,11 +92,6 @@ async def test_metadata_of_a_url_and_its_absence(api: Api) -> None:
     )
 
 
-async def test_registries_need_a_tool_that_is_not_there(api: Api) -> None:
-    reply = await api.post("/nodes/pve1/storage/local/oci-registry-pull", reference="docker.io/library/alpine:latest")
-    assert reply.reason == "Install 'skopeo' to pull OCI images from registries."
-
-
 async def test_an_appliance_of_the_list_can_be_fetched(api: Api) -> None:
     rows = (await api.get("/nodes/pve1/aplinfo")).data
     assert {row["section"] for row in rows} == {"system", "turnkeylinux"}

@@ -51,6 +51,7 @@ def _build(world: World) -> None:
     now = world.clock.now()
     for number, name in enumerate(("pve1", "pve2"), 1):
         node = Node(name, number, f"10.99.0.1{number}", now - 3785)
+        node.has_skopeo = False
         node.cpus, node.memory, node.swap = 2, 25276518400, 0
         node.disk, node.disk_used = _TOTAL, _USED
         world.nodes[name] = node

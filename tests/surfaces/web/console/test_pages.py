@@ -15,6 +15,7 @@ from quorate.units import moment
 from quorate.watch.finding_store import Findings, NextCall, Observation
 from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console, form_with, forms_of
 from tests.rigs.homelab import house
+from tests.rigs.several_clusters import several_clusters
 from tests.rigs.web_server import served
 
 pytestmark = pytest.mark.anyio
@@ -359,6 +360,23 @@ async def test_a_finding_offers_its_call_as_a_button_with_the_plan_first(tmp_pat
         assert [(entry["tool"], entry["dry_run"]) for entry in quorate.rig.audit()] == [
             ("guest_power", True), ("guest_power", False),
         ]  # fmt: skip
+
+
+async def test_the_button_of_a_finding_acts_in_its_own_cluster_and_not_only_as_a_dry_run(tmp_path):
+    fault = Observation(
+        "guest-down", "guest 100", "warning", "playground is stopped", "view",
+        next=NextCall("guest_power", {"guest": 100, "action": "reboot", "dry_run": True}),
+    )  # fmt: skip
+    both = several_clusters(tmp_path, "prod", "lab", more={"toolsets": ("all",)})
+    async with both as inner, served(inner) as quorate, browser(quorate, await quorate.token("op", "admin")) as person:
+        findings = Findings(inner.app.store)
+        await findings.observe("lab", [fault], lambda _: True)
+        (finding,) = await findings.open()
+        plan = await person.get(f"/findings/{finding.id}/next")
+        assert "playground" in plan.text
+        await person.submit(_confirmation(plan), f"/findings/{finding.id}/next")
+        assert [path for _, path in inner.writes_to("lab")] == ["/nodes/lab1/qemu/100/status/reboot"]
+        assert not inner.writes_to("prod")
 
 
 def _confirmation(page):

@@ -25,7 +25,9 @@ from pve_simulator.http.refusals import bad_parameters, failure
 from pve_simulator.http.routing import Call
 from pve_simulator.nodes.tasks import TaskContext, TaskError
 from pve_simulator.storage import volumes
+from pve_simulator.storage.oci_images import OciImage
 from pve_simulator.storage.storages import FILE_BASED, Volume
+from pve_simulator.world import World
 
 _DEFAULT_ROOT_GIB = 4
 _SECONDS = 0.6
@@ -108,9 +110,12 @@ async def _make(call: Call, context: TaskContext, guest: Guest, settings: Mappin
             config[key] = maker.mount_point(key, str(settings[key]))
         template = await _unpack(call, context, maker.created)
         GuestPrivileges(call, guest.vmid, call.params.get("pool")).check_tags(None, config.get("tags", ""))
-    guest.config = _add_defaults(guest.vmid, config, call.params["ostemplate"])
+    ostype = _os_type(template)
+    if template.image is not None:
+        config |= _settings_of_image(world, template.image, config)
+    guest.config = _add_defaults(guest.vmid, config, ostype)
     guest.system = system_of_container(template.name, str(guest.config["ostype"]))
-    if not template.has_systemd:
+    if template.image is not None or not template.has_systemd:
         guest.system.systemd = 0
     guest.addresses = addresses_of(world, guest)
     warn_about_nesting(context, guest)
@@ -135,7 +140,7 @@ async def _unpack(call: Call, context: TaskContext, disks: list[Volume]) -> Volu
         raise TaskError(f"volume '{volid}' does not exist")
     storage = call.world.storages[volumes.split_volid(volid)[0]]
     path = volumes.path_of(storage, template.name) if storage.type in FILE_BASED else volid
-    context.log(f"extracting archive '{path}'")
+    context.log("Detected OCI archive" if template.image else f"extracting archive '{path}'")
     await context.sleep(_SECONDS_TO_UNPACK)
     unpacked = template.size * _UNPACKED
     if disks and disks[0].size and unpacked > disks[0].size:
@@ -147,9 +152,12 @@ async def _unpack(call: Call, context: TaskContext, disks: list[Volume]) -> Volu
         raise TaskError(f"command '{mapping}{_TAR.format(packed, call.params['vmid'])}' failed: exit code 2")
     if disks:
         volumes.fill(call.world, call.node, disks[0], unpacked)
-    context.log(tar_total("read", unpacked, _SECONDS_TO_UNPACK))
+    if template.image is None:
+        context.log(tar_total("read", unpacked, _SECONDS_TO_UNPACK))
+    for directory in template.image.volumes if template.image else ():
+        context.log(f"creating base directory for volume at {directory}")
     context.log("Detected container architecture: amd64")
-    detected, configured = os_type_of_template(volid), call.params.get("ostype", "unmanaged")
+    detected, configured = _os_type(template), call.params.get("ostype", "unmanaged")
     if configured not in ("unmanaged", detected):
         context.log(f"got unexpected ostype ({detected} != {configured})")
     zone = call.params.get("timezone", "host")
@@ -158,11 +166,31 @@ async def _unpack(call: Call, context: TaskContext, disks: list[Volume]) -> Volu
     return template
 
 
-def _add_defaults(vmid: int, config: dict[str, Value], template: str) -> dict[str, Value]:
+def _os_type(template: Volume) -> str:
+    """The operating system in a template; that of an image is known, that of an archive is in its name."""
+    return os_type_of_template(template.name) if template.image is None else template.image.os or "unmanaged"
+
+
+def _settings_of_image(world: World, image: OciImage, config: Mapping[str, Value]) -> dict[str, Value]:
+    """What PVE takes from an image instead of from the call: its entry point and variables.
+
+    A container without an init system cannot set up its network and terminals, so the host does.
+    """
+    settings: dict[str, Value] = {"env": image.environment}
+    if not image.init:
+        return settings
+    for key, value in config.items():
+        if drives.is_net(key):
+            card = {**drives.parse(world, "lxc", key, str(value)), "host-managed": "1"}
+            settings[key] = drives.render(world, "lxc", key, card)
+    return {**settings, "entrypoint": image.init, "cmode": "console"}
+
+
+def _add_defaults(vmid: int, config: dict[str, Value], ostype: str) -> dict[str, Value]:
     config = {key: value for key, value in config.items() if value != "" or key not in ("tags", "description")}
     config.setdefault("hostname", f"CT{vmid}")
     config.setdefault("memory", 512)
     config.setdefault("swap", 512)
     config.setdefault("arch", "amd64")
-    config.setdefault("ostype", os_type_of_template(template))
+    config.setdefault("ostype", ostype)
     return config

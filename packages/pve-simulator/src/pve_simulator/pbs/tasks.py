@@ -64,6 +64,11 @@ class Tasks:
     def find(self, upid: str) -> Task | None:
         return next((task for task in self.all if task.upid == upid), None)
 
+    def find_running(self, upid: str) -> Task | None:
+        """PBS knows a running task by its process and number alone, whatever else the id says."""
+        process = upid.split(":")[2:5]
+        return next((task for task in self.all if task.end is None and task.upid.split(":")[2:5] == process), None)
+
     def start(
         self, kind: str, worker_id: str, auth_id: str, work: Callable[[Task], Awaitable[None] | None], seconds: float
     ) -> Task:

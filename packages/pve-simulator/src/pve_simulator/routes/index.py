@@ -141,9 +141,6 @@ _OF_CEPH += [f"GET /cluster/ceph/{path}" for path in ("metadata", "flags", "flag
 _OF_CEPH += [f"PUT /cluster/ceph/{path}" for path in ("flags", "flags/{flag}")]
 _REFUSALS = {
     **dict.fromkeys(_OF_CEPH, "binary not installed: /usr/bin/ceph-mon"),
-    # PVE needs a tool for these that its installer does not include.
-    "POST /nodes/{node}/storage/{storage}/oci-registry-pull": "Install 'skopeo' to pull OCI images from registries.",
-    "GET /nodes/{node}/query-oci-repo-tags": "Install 'skopeo' to list tags from OCI registries.",
 }
 
 

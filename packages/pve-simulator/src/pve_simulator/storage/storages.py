@@ -11,6 +11,7 @@ from pve_simulator.nodes.tasks import TaskError
 
 if TYPE_CHECKING:
     from pve_simulator.storage.archives import Archive
+    from pve_simulator.storage.oci_images import OciImage
 
 FILE_BASED = frozenset({"dir", "nfs", "cifs", "btrfs"})
 
@@ -53,6 +54,7 @@ class Volume:
     checksums: dict[str, str] | None = None  # of a file, by algorithm, if known
     damaged: bool = False  # a backup that cannot be read to its end
     has_systemd: bool = True  # a container template, if its operating system normally does
+    image: OciImage | None = None  # what a registry provided, if it is an application image
     virtual_size: int | None = None  # of an image to import: the disk size, if it differs from the file size
     file: Path | None = None  # the real file behind it, if any; deleted with the volume
 

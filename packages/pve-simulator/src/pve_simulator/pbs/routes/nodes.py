@@ -226,6 +226,7 @@ def read_task(call: Call) -> Any:
     upid = str(call["upid"])
     fields = _fields(upid)
     task = _visible(call, upid, fields)
+    running = call.server.tasks.find_running(upid) is not None
     user, _, token = fields[8].partition("!")
     row: dict[str, Any] = {
         "id": unescape(fields[7]),
@@ -233,13 +234,13 @@ def read_task(call: Call) -> Any:
         "pid": int(fields[2], 16),
         "pstart": int(fields[3], 16),
         "starttime": int(fields[5], 16),
-        "status": "running" if task is not None and task.end is None else "stopped",
+        "status": "running" if running else "stopped",
         "type": fields[6],
         "upid": upid,
         "user": user,
     }
     row |= {"tokenid": token} if token else {}
-    if task is None or task.end is not None:
+    if not running:
         row["exitstatus"] = "unknown" if task is None else task.status
     return row
 
@@ -266,7 +267,7 @@ def stop_task(call: Call) -> None:
     owner = _fields(upid)[8]
     if owner != call.auth_id and not call.holds("Sys.Modify", path="/system/tasks"):
         raise Refusal("missing permissions 'Sys.Modify' on '/system/tasks'")
-    task = call.server.tasks.find(upid)
+    task = call.server.tasks.find_running(upid)
     if task is not None:
         call.server.tasks.stop(task)
 

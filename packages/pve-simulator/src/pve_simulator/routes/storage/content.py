@@ -199,7 +199,7 @@ def _copying(world: World, node: str, source: str, target_node: str, target: str
         await context.sleep(1.0 + volume.used / 1024**3)
         now = int(world.clock.now())
         copied = Volume(target, volume.content, volume.format, volume.size, volume.used, now, vmid=parsed.vmid)
-        copied.archive, copied.checksums = volume.archive, volume.checksums
+        copied.archive, copied.checksums, copied.image = volume.archive, volume.checksums, volume.image
         storage.add(target_node, copied)
         context.log(f"DEBUG: end worker {upid}")
 
