@@ -71,6 +71,10 @@ async def test_the_original_is_replaced_only_by_a_call_that_needs_admin_and_a_pe
         assert "Give to" in await quorate.refusal(
             "backup_file_restore", backup=backup, path="/etc/app.conf", overwrite=True
         )
+        planned = await quorate.facts("backup_file_restore", **call, dry_run=True)
+        assert planned["existing"].startswith("never replaced")
+        planned = await quorate.facts("backup_file_restore", **call, overwrite=True, dry_run=True)
+        assert planned["lost"] == ["ct 203 postgres: /etc/app.conf, if it exists: what it contains now"]
         await quorate.facts("backup_file_restore", **call, overwrite=True)
         assert files(quorate, CONTAINER).read("/etc/app.conf") == CONFIG.encode()
         assert quorate.audit()[-1]["risk"] == "destroy"

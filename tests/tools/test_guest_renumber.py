@@ -4,6 +4,9 @@ import pytest
 
 from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.storage.storages import Volume
+from quorate.config import Approval
+from tests.pipeline.test_approval import Person
+from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
 
@@ -170,3 +173,12 @@ async def test_disks_that_are_renamed_are_not_among_the_losses(quorate):
     assert "rootfs" in str(copied["lost"])
     deleted = await quorate.facts("guest_delete", guest=VM, dry_run=True)
     assert "scsi0" in str(deleted["lost"])
+
+
+async def test_a_person_types_the_guests_name_and_success_needs_no_next_step(tmp_path):
+    person = Person(None)
+    async with rig(tmp_path, approval=Approval.ASK, elicitation=person) as quorate:
+        await quorate.refusal("guest_renumber", guest=VM, vmid=470)
+        assert person.questions[0].endswith("Type win11 to approve.")
+    async with rig(tmp_path) as quorate:
+        assert "next" not in await quorate.facts("guest_renumber", guest=VM, vmid=470)

@@ -29,7 +29,7 @@ from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import TaskOutcome, Upid, follow
 from quorate.server_files import ServerFiles
 from quorate.suggestions import similar
-from quorate.tools.backups import find_backup
+from quorate.tools.backups import BackupRef, find_backup
 from quorate.tools.commands import WayName
 from quorate.tools.machines import MOST_WRITTEN, FileWrite, guest_machine, machine_label, write_action
 from quorate.tools.storages import StoredVolume
@@ -52,7 +52,6 @@ _ARCHIVES = {b"\x28\xb5\x2f\xfd": (".tar.zst", "tar archive, packed with Zstanda
 _PRIVATE = "0600"
 _NOT_FOUND = ("not found", "no such file", "not a directory", "enoent")
 
-BackupRef = Annotated[str, Meta(description="As in backup_list")]
 PathInside = Annotated[str, Meta(description="As in the guest; of a VM below a disk, as listed")]
 
 
@@ -219,7 +218,7 @@ async def _open(pve: Cluster, backup: str, node: str | None) -> _Contents:
     toolset="backups",
     risk=Risk.LOOK_INSIDE,
     search_words="browse look inside folder contents of a backup yesterday old version single lost deleted",
-    example="backup=pbs:backup/ct/203/2026-01-14T01:00:05Z path=/etc",
+    example="backup=newest:postgres path=/etc",
 )
 async def backup_files(
     pve: Cluster,
@@ -262,7 +261,7 @@ def _restore_risk(arguments: Mapping[str, Any]) -> Risk:
     risk_of=_restore_risk,
     least=Risk.CHANGE,
     search_words="get back recover one file folder lost deleted config from backup yesterday single",
-    example="backup=pbs:backup/ct/203/2026-01-14T01:00:05Z path=/etc/hosts",
+    example="backup=newest:postgres path=/etc/hosts",
 )
 async def backup_file_restore(
     pve: Cluster,
@@ -314,7 +313,11 @@ async def backup_file_restore(
         target = to or _new_name(contents.backup, entry, located, machine, data)
         write = FileWrite(target, data, append=False, parents=False, mode=_mode(machine, overwrite), owner=None)
         action = write_action(pve.command_rules, machine, write)
-        action = action if overwrite else _writing_new(action, machine, target)
+        if overwrite:
+            action = replace(action, loses=(f"{machine_label(machine)}: {target}, if it exists: what it contains now",))
+        else:
+            action = _writing_new(action, machine, target)
+            facts |= {"existing": "never replaced; whether the path is free is looked up when it is done, not before"}
         facts |= {"guest": machine_label(machine), "way": machine.transport.description, "to": target}
     action = replace(action, line=f"{action.line}, sha256:{facts['sha256']}", needs=(*action.needs, reading))
     return Plan(f"Restore {path} of {contents.backup.volid}", (action,), facts=facts)

@@ -90,11 +90,12 @@ async def guest_renumber(
         tuple(calls),
         facts={"not_kept": lost, "disks": "renamed, not copied" if old.is_vm else "copied, then the old ones deleted"},
         warnings=("Backups and the task history stay under the old number",),
-        next_step=Advice(
-            "Should a step fail, nothing is lost: what was not moved yet is still under the old number",
+        if_it_fails=Advice(
+            "Nothing is lost: what was not moved yet is still under the old number",
             tools.guest_diff(guest=new_vmid, other=old.vmid),
         ),
         after=partial(_report, new),
+        about=(Target.of_guest(old),),
     )
 
 
