@@ -60,6 +60,7 @@ async def several_clusters(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     access: Access = Access.ADMIN,
     more: Mapping[str, Any] | None = None,
+    limits: Limits = PATIENCE,
 ) -> AsyncIterator[SeveralClusters]:
     """Start these clusters (prod and lab by default) behind one server; `own` has settings for each."""
     clock = ManualClock()
@@ -73,7 +74,7 @@ async def several_clusters(
         clusters = []
         for name, sim in sims.items():
             plain = simulated_cluster(sim)
-            connection = replace(plain.connection, limits=PATIENCE)
+            connection = replace(plain.connection, limits=limits)
             clusters.append(replace(plain, name=name, connection=connection, **(own or {}).get(name, {})))
         settings = Settings(
             clusters=tuple(clusters),

@@ -62,7 +62,10 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
 
         async def show_plan(request: Request, person: Person) -> Response:
             chosen = await choose(request, person)
-            changes = services.pipeline.operation(chosen.tool).changes
+            operation = services.pipeline.operation(chosen.tool)
+            changes = operation.changes
+            if not operation.about_homelab:
+                await console.clusters.require_answer(person, services.where(chosen.arguments).get(CLUSTER))
             rehearsal = {"dry_run": True} if changes else {}
             data = await services.data(person, chosen.tool, **chosen.arguments, **rehearsal)
             return await _show(request, person, chosen, data, confirmable=changes)
@@ -85,7 +88,8 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
                 )
             task = data.get("task") if isinstance(data, dict) else None
             if isinstance(task, str):
-                return RedirectResponse(f"{PATH}/tasks/{task}", status_code=303, headers=HEADERS)
+                address = query(f"{PATH}/tasks/{task}", services.where(chosen.arguments))
+                return RedirectResponse(address, status_code=303, headers=HEADERS)
             return await _show(request, person, chosen, data)
 
         return show_plan, carry_out
@@ -134,6 +138,7 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
                 return plan
             except Problem as error:  # the form again, as it was filled in
                 problem, status = rendering.problem_text(error), status_of(error)
+        await console.clusters.require_answer(person, where.get(CLUSTER), guest)
         backups = await services.rows(person, "backup_list", guest=guest, **where)
         return await console.show(
             request,

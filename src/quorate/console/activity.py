@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from quorate.console.login import Person
-from quorate.console.overview import ClusterRows
 from quorate.console.templates import HEADERS, PATH, query
+from quorate.pipeline.sites import CLUSTER
 
 if TYPE_CHECKING:
     from quorate.console.console import Console
@@ -51,30 +52,31 @@ def activity_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
     async def show(request: Request, person: Person) -> Response:
-        tasks, problem = await services.rows_or_problem(person, "task_list", limit=TASKS)
-        names = await _guest_names(person)
-        tasks = [{**task, "title": task_title(task, names)} for task in tasks]
-        runs: list[dict[str, Any]] = []
-        runs_problem = ""
-        if services.offers(person, "run_list"):
-            runs, runs_problem = await services.rows_or_problem(person, "run_list", state="all")
-        template = "part_activity.html" if request.url.path.endswith("/part/activity") else "activity.html"
-        return await console.show(
-            request, person, template, tasks=tasks, problem=problem, runs=runs, runs_problem=runs_problem
+        (tasks, problem), runs, names = await asyncio.gather(
+            console.clusters.table(person, "task_list", limit=TASKS),
+            console.clusters.runs(person, state="all"),
+            _guest_names(person),
         )
+        tasks = sorted(tasks, key=lambda task: str(task["started"]), reverse=True)[:TASKS]
+        tasks = [{**task, "title": task_title(task, names[str(task.get(CLUSTER, ""))])} for task in tasks]
+        template = "part_activity.html" if request.url.path.endswith("/part/activity") else "activity.html"
+        return await console.show(request, person, template, tasks=tasks, problem=problem, runs=runs)
 
-    async def _guest_names(person: Person) -> dict[str, str]:
-        """The guests by vmid, unless several clusters share the numbers."""
-        sites = services.pipeline.sites.open_to(person.caller)
-        listed = await console.clusters.read(sites[0].name, person) if len(sites) == 1 else ClusterRows()
+    async def _guest_names(person: Person) -> dict[str, dict[str, str]]:
+        """The guests of each cluster by vmid; the only cluster has no name in rows."""
         return {
-            str(row.vmid): f"{'VM' if row.type == 'qemu' else 'CT'} {row.vmid} {row.name or ''}".strip()
-            for row in listed.rows
-            if row.is_guest
+            services.where({CLUSTER: name}).get(CLUSTER, ""): {
+                str(row.vmid): f"{'VM' if row.type == 'qemu' else 'CT'} {row.vmid} {row.name or ''}".strip()
+                for row in listed.rows
+                if row.is_guest
+            }
+            for name, listed in (await console.clusters.read_all(person)).items()
         }
 
     async def show_task(request: Request, person: Person) -> Response:
-        task = await services.facts(person, "task_get", task=request.path_params["upid"], log_lines=LOG_LINES)
+        where = services.where(request.query_params)
+        await console.clusters.require_answer(person, where.get(CLUSTER))
+        task = await services.facts(person, "task_get", task=request.path_params["upid"], log_lines=LOG_LINES, **where)
         return await console.show(request, person, "task.html", task=task)
 
     async def show_run(request: Request, person: Person) -> Response:

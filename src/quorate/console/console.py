@@ -28,11 +28,12 @@ from quorate.config.http import HttpSettings
 from quorate.console.actions import action_routes
 from quorate.console.activity import activity_routes
 from quorate.console.approvals import approval_routes, freeze_routes
+from quorate.console.clusters import ClusterReader
 from quorate.console.findings import finding_routes
 from quorate.console.hosts import host_routes
 from quorate.console.inventory import chart_routes, inventory_routes
 from quorate.console.login import CLIENT, ConsoleServices, LoginPages, Person
-from quorate.console.overview import ClusterReader, overview_routes
+from quorate.console.overview import overview_routes
 from quorate.console.policy import policy_routes
 from quorate.console.search import search_routes
 from quorate.console.templates import HEADERS, PATH, asset, render
@@ -284,7 +285,8 @@ class Console(OperatorApi):
             csrf=person.session.csrf,
             seen=urlencode(await self._events.states_on_every_page(person)),
             set_passphrase=self.services.pipeline.approver.settings().command(SET_PASSPHRASE),
-            several=[site.name for site in self.services.pipeline.sites.open_to(person.caller)],
+            several=self.clusters.names(person),
+            silent=[] if "/part/" in request.url.path else await self.clusters.silent(person),
             **context,
         )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from quorate.console.actions import FILE_RESTORE, guest_actions, is_browsable
 from quorate.console.activity import task_title
-from quorate.console.login import Person
-from quorate.console.overview import ClusterRows, describe_node, describe_storages
+from quorate.console.clusters import ClusterRows
+from quorate.console.login import PATIENCE_SECONDS, Person
+from quorate.console.overview import describe_node, describe_storages
 from quorate.console.templates import HEADERS, PATH, query
 from quorate.console.timeline import Summary, summaries
 from quorate.homelab.map_drawing import MAX_DEVICES
@@ -45,8 +47,8 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show(request: Request, person: Person) -> Response:
         fields = {name: request.query_params.get(name, "").strip() for name in ("search", "status", "sort", "cluster")}
         start = _offset(request)
-        sites = [site.name for site in services.pipeline.sites.open_to(person.caller)]
-        cluster = fields["cluster"] if fields["cluster"] in sites else (sites[0] if sites else "")
+        names = console.clusters.names(person)
+        cluster = fields["cluster"] if fields["cluster"] in names else next(iter(names), "")
         listed = await console.clusters.read(cluster, person) if cluster else ClusterRows()
         rows = listed.rows
         guests = _matching([row for row in rows if row.is_guest], fields)
@@ -70,7 +72,10 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show_guest(request: Request, person: Person) -> Response:
         ref, cluster = request.path_params["ref"], request.query_params.get("cluster")
         where = services.where(request.query_params)
-        await _refuse_silent(person, cluster, ref)
+        if services.pipeline.sites.several and not cluster and (only := await console.clusters.find_guest(person, ref)):
+            address = query(f"{PATH}/guests/{quote(ref)}", {CLUSTER: only})
+            return RedirectResponse(address, status_code=303, headers=HEADERS)
+        await console.clusters.require_answer(person, cluster, ref)
         of_guest = {"guest": ref, **where}
         facts = await services.facts(person, "guest_get", **of_guest, detail=True)
         snapshots, _ = await services.rows_or_problem(person, "snapshot_list", **of_guest)
@@ -91,47 +96,36 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
             cluster=cluster or "",
             snapshots=snapshots,
             backups=backups,
-            tasks=[{**task, "title": task_title(task, {})} for task in tasks],
+            tasks=[{**where, **task, "title": task_title(task, {})} for task in tasks],
             history=history,
             restorable=services.offers(person, FILE_RESTORE) and any(map(is_browsable, backups)),
             actions=guest_actions(lambda tool: services.offers(person, tool), facts),
             where=query("", where),
         )
 
-    async def _refuse_silent(person: Person, cluster: str | None, ref: str) -> None:
-        """A cluster that does not answer would keep the page waiting: say so at once, with what was last seen."""
-        sites = services.pipeline.sites.open_to(person.caller)
-        name = cluster or (sites[0].name if len(sites) == 1 else "")
-        if name not in {site.name for site in sites}:
-            return
-        listed = await console.clusters.read(name, person)
-        if not listed.problem:
-            return
-        seen = next((row for row in listed.rows if row.is_guest and ref in (str(row.vmid), row.name)), None)
-        last = (
-            f"{seen.name or ref} was {seen.status} on {seen.node}, {listed.describe_age(services.now)}"
-            if seen
-            else None
-        )
-        raise Unreachable(listed.problem, why=last, next_step="Reload the page when the cluster answers again")
-
     async def show_map(request: Request, person: Person) -> Response:
-        chosen, devices, problem = request.query_params.get("segment") or None, [], ""
+        """The map, or the page without it if a cluster takes longer to answer: then the page loads it as a part."""
+        part = "/part/" in request.url.path
+        chosen, devices, problem, late = request.query_params.get("segment") or None, [], "", False
         segments: list[str] = []
         try:
-            data = await services.data(person, "network_map", segment=chosen, limit=MAP_ROWS)
+            async with asyncio.timeout(None if part else PATIENCE_SECONDS):
+                data = await services.data(person, "network_map", segment=chosen, limit=MAP_ROWS)
             devices = [{**device, "link": _link(device)} for device in services.as_rows(data)]
             segments = sorted((data.facts if isinstance(data, Table) else data).get("segments", {}))
         except Problem as error:
             problem = str(error)
+        except TimeoutError:
+            late = True
         return await console.show(
             request,
             person,
-            "map.html",
+            "part_map.html" if part else "map.html",
             devices=devices,
             problem=problem,
             segments=segments,
             chosen=chosen,
+            later=query(f"{PATH}/part/map", {"segment": chosen}) if late else "",
             picture=query(f"{PATH}/map.svg", {"segment": chosen}) if len(devices) <= MAX_DEVICES else "",
         )
 
@@ -154,6 +148,7 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
         ("/inventory", show),
         ("/guests/{ref}", show_guest),
         ("/map", show_map),
+        ("/part/map", show_map),
         ("/map.svg", draw_map),
     ]
 
@@ -222,7 +217,10 @@ def chart_routes(console: Console) -> list[tuple[Any, ...]]:
 
     async def sparkline(request: Request, person: Person) -> Response:
         """A picture that a page loads when it comes into view; what cannot be read leaves it empty."""
+        cluster = request.query_params.get(CLUSTER)
         try:
+            if console.clusters.is_silent(cluster, person):
+                raise Unreachable(f"{cluster} does not answer")  # pictures must not hold up the next page
             facts = await load(request, person, POINTS)
             text = draw(facts, _SHOWN.get(request.path_params["kind"], "cpu"))
         except Problem:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quorate.console.approvals import waiting_cards
-from quorate.console.login import PATIENCE_SECONDS, ConsoleServices, Person
-from quorate.console.templates import PATH, ago, query
+from quorate.console.clusters import ClusterRows
+from quorate.console.login import ConsoleServices, Person
+from quorate.console.templates import PATH, query
 from quorate.console.timeline import Summary, summaries
 from quorate.pipeline.redaction import clean
 from quorate.pipeline.sites import CLUSTER
@@ -24,10 +24,6 @@ from quorate.units import count_of, duration, size
 if TYPE_CHECKING:
     from quorate.console.console import Console
 
-SILENT_SECONDS = 30.0
-"""How long pages wait only briefly for a cluster that did not answer, so that not every page is slow."""
-BRIEF_SECONDS = 0.2
-MOST_REMEMBERED = 32
 ALMOST_FULL = 0.9
 FEW_GUESTS = 100
 """With more, the health checks take too many requests to be made whenever someone opens the page."""
@@ -38,57 +34,6 @@ MOST_READ = 200
 MOST_CHANGES = 5
 MOST_RUNS = 20
 DAY = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterRows:
-    """What a cluster lists; of one that does not answer, what it listed before."""
-
-    rows: list[Resource] = field(default_factory=list)
-    problem: str = ""
-    read_at: float | None = None
-    """When an older list was read; None for a current one."""
-
-    def describe_age(self, now: float) -> str:
-        return "" if self.read_at is None else f"as of {ago(now - self.read_at)}"
-
-
-class ClusterReader:
-    """Reads what clusters list, without waiting for a silent one for longer than a page may take."""
-
-    def __init__(self, services: ConsoleServices) -> None:
-        self._services = services
-        self._last: dict[tuple[str, str], tuple[float, list[Resource]]] = {}
-        self._silent_until: dict[str, float] = {}
-
-    async def read(self, cluster: str, person: Person) -> ClusterRows:
-        pipeline, now = self._services.pipeline, self._services.now
-        patience = BRIEF_SECONDS if now < self._silent_until.get(cluster, 0.0) else PATIENCE_SECONDS
-        try:
-            async with asyncio.timeout(patience):
-                argument = cluster if pipeline.sites.several else None
-                async with pipeline.inventory(argument, person.caller) as inventory:
-                    rows = await inventory.rows()
-        except TimeoutError:
-            self._silent_until[cluster] = max(now + SILENT_SECONDS, self._silent_until.get(cluster, 0.0))
-            return self._recall(cluster, person, f"{cluster} does not answer")
-        except Problem as problem:
-            return self._recall(cluster, person, str(problem))
-        self._silent_until.pop(cluster, None)
-        key = self._key(cluster, person)
-        self._last.pop(key, None)
-        self._last[key] = self._services.now, rows
-        while len(self._last) > MOST_REMEMBERED:
-            del self._last[next(iter(self._last))]
-        return ClusterRows(rows)
-
-    def _recall(self, cluster: str, person: Person, problem: str) -> ClusterRows:
-        read_at, rows = self._last.get(self._key(cluster, person), (None, []))
-        return ClusterRows(rows, problem, read_at)
-
-    def _key(self, cluster: str, person: Person) -> tuple[str, str]:
-        """Rules may hide guests from one caller that another sees."""
-        return cluster, person.caller.subject or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +89,7 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
             clusters=state.clusters,
             findings=state.findings[:MOST_FINDINGS],
             more_findings=len(state.findings) - MOST_FINDINGS,
-            runs=await _runs(person, [cluster.name for cluster in state.clusters]),
+            runs=await console.clusters.runs(person, limit=MOST_RUNS),
             changes=await _changes_today(person),
             few_guests=FEW_GUESTS,
             checks_health=services.offers(person, "cluster_health"),
@@ -155,10 +100,9 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
         return await console.show(request, person, "part_verdict.html", concerns=(await _read(person)).concerns)
 
     async def _read(person: Person) -> Overview:
-        names = [site.name for site in services.pipeline.sites.open_to(person.caller)]
-        lists = await asyncio.gather(*(console.clusters.read(name, person) for name in names))
+        lists = await console.clusters.read_all(person)
         return Overview(
-            [_summarize(services, name, listed) for name, listed in zip(names, lists, strict=True)],
+            [_summarize(services, name, listed) for name, listed in lists.items()],
             await services.rows_in_time(person, "finding_list", state="open", limit=MOST_READ),
             await waiting_cards(console, person) if person.is_operator else {},
         )
@@ -166,6 +110,7 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show_health(request: Request, person: Person) -> Response:
         """The checks of one cluster, which take a few requests: the page loads them when it is already shown."""
         where = services.where(request.query_params)
+        await console.clusters.require_answer(person, where.get(CLUSTER))
         checks, problem = await services.rows_or_problem(person, "cluster_health", **where)
         backups: dict[str, Any] = {}
         if services.offers(person, "backup_coverage"):
@@ -176,14 +121,6 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
         return await console.show(
             request, person, "part_health.html", checks=checks, problem=problem, backups=backups, where=where
         )
-
-    async def _runs(person: Person, clusters: Iterable[str]) -> list[dict[str, Any]]:
-        async def of_cluster(where: dict[str, str]) -> list[dict[str, Any]]:
-            rows = await services.rows_in_time(person, "run_list", **where, limit=MOST_RUNS)
-            return [{**row, "where": where} for row in rows]
-
-        answers = await asyncio.gather(*(of_cluster(services.where({CLUSTER: name})) for name in clusters))
-        return [run for runs in answers for run in runs]
 
     async def _changes_today(person: Person) -> list[Summary]:
         if not person.is_operator:

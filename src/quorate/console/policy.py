@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from quorate.console.console import Console
 
 MOST_ARGUMENTS = 50
+EXPLANATION_SECONDS = 10.0
 
 
 def policy_routes(console: Console) -> list[tuple[Any, ...]]:
@@ -30,9 +32,12 @@ def policy_routes(console: Console) -> list[tuple[Any, ...]]:
         explanation, problem = {}, ""
         if tool:
             try:
-                explanation = await _explanation(services.pipeline, tool, text, person)
+                async with asyncio.timeout(EXPLANATION_SECONDS):
+                    explanation = await _explanation(services.pipeline, tool, text, person)
             except Problem as error:
                 problem = str(error)
+            except TimeoutError:
+                problem = f"This takes longer than {EXPLANATION_SECONDS:g} s, perhaps because a cluster is silent"
         return await console.show(
             request,
             person,

@@ -51,10 +51,8 @@ def search_routes(console: Console) -> list[tuple[Any, ...]]:
         ]
 
     async def _clusters(words: str, person: Person) -> list[Hit]:
-        sites = [site.name for site in services.pipeline.sites.open_to(person.caller)]
-        lists = await asyncio.gather(*(console.clusters.read(name, person) for name in sites))
         hits: dict[str, list[Hit]] = {"guest": [], "node": [], "storage": []}
-        for name, listed in zip(sites, lists, strict=True):
+        for name, listed in (await console.clusters.read_all(person)).items():
             where = services.where({CLUSTER: name})
             inventory = query(f"{PATH}/inventory", where)
             place = f" in {name}" if where else ""
