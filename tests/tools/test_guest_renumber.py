@@ -2,6 +2,7 @@
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.storage.storages import Volume
 from quorate.config import Approval
 from tests.pipeline.test_approval import Person
@@ -135,6 +136,24 @@ async def test_its_place_in_ha_rules_follows_it(quorate):
         assert {key: rule.get(key) for key in ("type", "affinity", "nodes")} == {
             key: before[name].get(key) for key in ("type", "affinity", "nodes")
         }
+
+
+async def test_every_setting_of_ha_follows_it(quorate):
+    kept = {"max_restart": 3, "max_relocate": 2, "failback": 0, "auto-rebalance": 0, "comment": "tier 1"}
+    await quorate.facts("ha_set", guest=VM, state="stopped")
+    quorate.sim.world.ha[f"vm:{VM}"].options |= kept
+    await quorate.facts("guest_renumber", guest=VM, vmid=470)
+    assert {key: quorate.sim.world.ha["vm:470"].options.get(key) for key in kept} == kept
+
+
+@pytest.mark.quorate(version="8.4.1")
+async def test_it_stays_in_its_ha_group(quorate):
+    await quorate.facts("ha_set", guest=VM, state="stopped")
+    quorate.sim.world.ha[f"vm:{VM}"].options["group"] = "fast"
+    groups = quorate.sim.world.part(HaManager).rules.groups
+    groups.sections["fast"] = {"group": "fast", "nodes": "pve1,pve2", "type": "group"}
+    await quorate.facts("guest_renumber", guest=VM, vmid=470)
+    assert quorate.sim.world.ha["vm:470"].options["group"] == "fast"
 
 
 async def test_its_replication_follows_it(quorate):

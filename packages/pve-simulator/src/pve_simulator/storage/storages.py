@@ -53,6 +53,7 @@ class Volume:
     archive: Archive | None = None  # the contents of a backup that was made in the simulator
     checksums: dict[str, str] | None = None  # of a file, by algorithm, if known
     damaged: bool = False  # a backup that cannot be read to its end
+    file_system: str = "part/1"  # where it is on the disks of a backup: also zpool/NAME, lvm/VG/LV or raw
     has_systemd: bool = True  # a container template, if its operating system normally does
     image: OciImage | None = None  # what a registry provided, if it is an application image
     virtual_size: int | None = None  # of an image to import: the disk size, if it differs from the file size
