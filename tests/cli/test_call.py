@@ -280,6 +280,24 @@ def test_values_without_a_key_fill_the_obvious_arguments(tool: str, line: str, m
     assert parse_pairs(shlex.split(line), operations()[tool].schema()) == meant
 
 
+@pytest.mark.parametrize(
+    ("tool", "line", "meant"),
+    [
+        ("storage_cleanup", "what=[orphans,detached]", {"what": ["orphans", "detached"]}),
+        ("storage_cleanup", 'what=["orphans","detached"]', {"what": ["orphans", "detached"]}),
+        ("storage_cleanup", "what=orphans,detached", {"what": ["orphans", "detached"]}),
+        ("storage_cleanup", "what=orphans what=[detached]", {"what": ["orphans", "detached"]}),
+        ("guest_power", "guest=[win11,100]", {"guest": ["win11", "100"]}),
+        ("guest_configure", "add_tags=a,b", {"add_tags": ["a,b"]}),
+        ("guest_exec", "command='[ -f /etc/hosts ]'", {"command": "[ -f /etc/hosts ]"}),
+    ],
+)
+def test_a_list_is_accepted_without_the_quotes_that_a_shell_removes(
+    tool: str, line: str, meant: dict[str, object]
+) -> None:
+    assert parse_pairs(shlex.split(line.replace('"', '\\"')), operations()[tool].schema()) == meant
+
+
 def test_a_value_that_is_not_obvious_is_a_usage_error(environ: dict[str, str]) -> None:
     done = quorate(environ, "call", "--demo", "guest_get", "docker01", "now")
     assert done.returncode == 2

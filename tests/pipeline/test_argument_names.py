@@ -155,6 +155,11 @@ def test_what_is_not_a_slip_gets_no_suggestion_but_the_valid_arguments(tool, arg
     [
         ("guest_list", {"limit": "abc"}, "cannot take limit='abc'. It must be an integer, at least 1 and at most 200."),
         ("guest_list", {"type": "docker"}, "cannot take type='docker'. Valid values: ct, vm."),
+        (
+            "storage_cleanup",
+            {"what": ["detached", "orphan"]},
+            "Invalid enum value 'orphan' at what[1]. Did you mean 'orphans'? Valid values: deleted_guests, ",
+        ),
         ("guest_power", {"guest": 107, "action": "start", "dry_run": "maybe"}, "It must be true or false"),
         ("guest_get", {}, "needs the argument 'guest'. It must be an integer or a string: vmid or name."),
         ("vm_create", {"name": "a", "cores": True}, "cannot take cores=true. It must be an integer."),

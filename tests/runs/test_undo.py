@@ -44,6 +44,16 @@ async def test_a_change_of_options_is_undone_and_redone(tmp_path: Path) -> None:
         assert await config_of(quorate, 108) == after
 
 
+async def test_what_is_undone_already_names_the_change_that_undid_it(tmp_path: Path) -> None:
+    async with rig(tmp_path, in_memory=True) as quorate:
+        changed = await quorate.facts("guest_configure", guest=108, cores=4)
+        await quorate.facts("change_undo", change=changed["change"], dry_run=True)
+        undone = await quorate.facts("change_undo", change=changed["change"])
+        refused = await quorate.refusal("change_undo", change=changed["change"])
+        assert f"already undone by {undone['change']}" in refused
+        assert f"change_undo change={undone['change']}" in refused
+
+
 async def test_what_changed_again_since_then_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path, in_memory=True) as quorate:
         await quorate.facts("guest_configure", guest=108, cores=4)

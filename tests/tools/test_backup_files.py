@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.pbs.archives import Entry
 from quorate.config import Access, Approval
 from quorate.config.policy import read_policy
 from quorate.config.sources import Rank, Source
@@ -70,6 +71,10 @@ async def test_the_original_is_replaced_only_by_a_call_that_needs_admin_and_a_pe
         assert "Give to" in await quorate.refusal(
             "backup_file_restore", backup=backup, path="/etc/app.conf", overwrite=True
         )
+        planned = await quorate.facts("backup_file_restore", **call, dry_run=True)
+        assert planned["existing"].startswith("never replaced")
+        planned = await quorate.facts("backup_file_restore", **call, overwrite=True, dry_run=True)
+        assert planned["lost"] == ["ct 203 postgres: /etc/app.conf, if it exists: what it contains now"]
         await quorate.facts("backup_file_restore", **call, overwrite=True)
         assert files(quorate, CONTAINER).read("/etc/app.conf") == CONFIG.encode()
         assert quorate.audit()[-1]["risk"] == "destroy"
@@ -81,7 +86,7 @@ async def test_a_folder_comes_back_as_one_archive(tmp_path):
     async with rig(tmp_path, ssh=True) as quorate:
         backup = await back_up(quorate, CONTAINER, "/etc/app/main.conf", CONFIG)
         done = await quorate.facts("backup_file_restore", backup=backup, path="/etc/app")
-        assert done["to"] == "/etc/app.restored-2026-01-15.tar"
+        assert done["to"] == "/etc/app.restored-2026-01-15.tar.zst"
         assert CONFIG.encode() in files(quorate, CONTAINER).read(done["to"])
 
 
@@ -138,6 +143,48 @@ async def test_a_download_that_brings_nothing_is_a_failure(tmp_path):
         refused = await quorate.refusal("backup_file_restore", backup=backup, path="/etc/app.conf")
         assert f"PVE sent 0 of the {len(CONFIG)} bytes" in refused
         assert files(quorate, CONTAINER).find("/etc/app.conf.restored-2026-01-15") is None
+
+
+async def test_a_hard_link_that_comes_without_its_content_is_a_failure(tmp_path):
+    """The listing has no size of a hard link, so nothing would look like an empty file."""
+    async with rig(tmp_path, ssh=True) as quorate:
+        backup = await back_up(quorate, CONTAINER, "/etc/app.conf", CONFIG)
+        volume = quorate.sim.world.storages["pbs"].volume("pve2", backup)
+        assert volume is not None
+        assert volume.archive is not None
+        assert volume.archive.files is not None
+        volume.archive.files.children["etc"].children["app.link"] = Entry("hardlink")
+        rows = {row["name"]: row["type"] for row in await quorate.rows("backup_files", backup=backup, path="/etc")}
+        assert rows["app.link"] == "hard link"
+        refused = await quorate.refusal("backup_file_restore", backup=backup, path="/etc/app.link")
+        assert "It is a hard link: its content is under the other name of the same file" in refused
+        assert files(quorate, CONTAINER).find("/etc/app.link.restored-2026-01-15") is None
+
+
+async def test_a_folder_of_which_only_a_part_comes_is_a_failure(tmp_path):
+    async with rig(tmp_path, ssh=True) as quorate:
+        backup = await back_up(quorate, CONTAINER, "/etc/app/main.conf", CONFIG)
+        volume = quorate.sim.world.storages["pbs"].volume("pve2", backup)
+        assert volume is not None
+        volume.damaged = True
+        refused = await quorate.refusal("backup_file_restore", backup=backup, path="/etc/app")
+        assert "PVE sent nothing of /etc/app" in refused
+        assert "blob crc check failed" in refused
+
+
+@pytest.mark.parametrize("where", ["part/2", "zpool/rpool", "lvm/vg0/root", "raw"])
+async def test_the_new_name_of_a_file_is_below_the_file_system_that_it_was_in(tmp_path, where):
+    async with rig(tmp_path, ssh=True) as quorate:
+        backup = await back_up(quorate, VM, "/etc/app/main.conf", CONFIG)
+        volume = quorate.sim.world.storages["pbs"].volume("pve1", backup)
+        assert volume is not None
+        volume.file_system = where
+        disk = "/drive-scsi0.img.fidx"
+        rows = await quorate.rows("backup_files", backup=backup, path=f"{disk}/{where}/etc/app")
+        assert [row["name"] for row in rows] == ["main.conf"]
+        done = await quorate.facts("backup_file_restore", backup=backup, path=f"{disk}/{where}/etc/app/main.conf")
+        assert done["to"] == "/etc/app/main.conf.restored-2026-01-15"
+        assert "is a disk" in await quorate.refusal("backup_file_restore", backup=backup, path=f"{disk}/{where}")
 
 
 async def test_a_rule_about_a_guest_protects_the_files_in_its_backups(tmp_path):

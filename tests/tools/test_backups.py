@@ -75,6 +75,18 @@ async def test_a_backup_is_looked_into(tmp_path):
         assert "very-secret-word" not in str(facts)
 
 
+async def test_the_newest_backup_is_named_by_its_guest(tmp_path):
+    async with rig(tmp_path) as quorate:
+        newest = (await quorate.rows("backup_list", guest=203))[0]["backup"]
+        for reference in ("newest:postgres", "newest:203"):
+            assert (await quorate.facts("backup_show", backup=reference))["backup"] == newest
+        restored = await quorate.facts("backup_restore", backup="newest:postgres", vmid=603, dry_run=True)
+        assert newest in str(restored)
+        assert "Guest win11 has no backup" in await quorate.refusal("backup_show", backup="newest:win11")
+        quorate.sim.faults.add("500:storage is offline:GET:/nodes/*/storage/nas/content")
+        assert "is not known" in await quorate.refusal("backup_show", backup="newest:postgres")
+
+
 async def test_a_file_that_is_not_a_backup_is_not_read(tmp_path):
     async with rig(tmp_path) as quorate:
         text = await quorate.refusal("backup_show", backup="nas:iso/virtio-win-0.1.271.iso")

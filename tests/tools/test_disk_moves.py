@@ -145,3 +145,25 @@ async def test_a_move_needs_two_storages_and_one_disk_elsewhere(quorate):
     assert "takes one disk" in await quorate.refusal(
         "disk_change", guest=STOPPED_VM, action="detach", disk=["scsi0", "scsi1"]
     )
+
+
+async def test_a_paused_vm_moves_live_and_keeps_only_its_tpm(quorate):
+    put(quorate, RUNNING_VM, "tpmstate0", "vm-104-disk-2")
+    quorate.sim.world.guests[RUNNING_VM].paused = True
+    facts = await quorate.facts(
+        "guest_bulk", action="move_disks", guests=[STOPPED_VM, RUNNING_VM], from_storage="local-lvm", storage="nas"
+    )
+    assert "shutdown" not in sent(quorate)
+    assert on_local(quorate, RUNNING_VM) == ["tpmstate0"]
+    assert "only when the VM is off" in facts["left_behind"][0]
+    assert on_local(quorate, STOPPED_VM) == []
+
+
+async def test_a_guest_whose_disks_cannot_move_now_does_not_stop_the_others(quorate):
+    quorate.sim.world.guests[RUNNING_VM].config["lock"] = "backup"
+    answer = await quorate.call(
+        "guest_bulk", action="move_disks", guests=[STOPPED_VM, RUNNING_VM], from_storage="local-lvm", storage="nas"
+    )
+    assert answer.is_error
+    assert "vm 104" in answer.structured_content["failures"][0]
+    assert on_local(quorate, STOPPED_VM) == []

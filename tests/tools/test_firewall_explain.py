@@ -114,6 +114,8 @@ async def test_a_firewall_that_is_off_anywhere_lets_everything_through_and_says_
     firewalls.cluster.options["enable"] = 0
     rows, facts = await explain(quorate, port=22)
     assert rows["net0", "in"]["in_force"] == "no: the cluster's firewall is off"
+    assert rows["net0", "in"]["result"] == "allowed"
+    assert rows["net0", "in"]["once_in_force"].startswith("blocked by rule 0")
     assert facts["answer"].startswith("allowed on net0 (in); once in force, net0 (in) would be blocked by rule 0")
     firewalls.cluster.options["enable"] = 1
     config = quorate.sim.world.guests[DOCKER].config

@@ -53,6 +53,14 @@ async def test_a_backup_is_compared_with_its_notes(quorate):
     assert (await quorate.facts("backup_show", backup=backup))["guest_notes"] == "first\nsecond: 100% sure"
 
 
+async def test_only_changes_of_the_guests_own_settings_are_counted(quorate):
+    await quorate.facts("guest_configure", guest=VM, cores=3)
+    await quorate.facts("guest_configure", guest=107, cores=3)
+    await quorate.facts("snapshot_create", guest=VM, snapshot="between")
+    facts = await quorate.facts("guest_diff", guest=VM, since="1h")
+    assert facts["changes"] == "1 change of its settings by this server since then"
+
+
 async def test_a_guest_without_a_backup_says_so(quorate):
     assert "has no backup" in await quorate.refusal("guest_diff", guest=VM, backup="newest")
 

@@ -2,7 +2,11 @@
 
 import pytest
 
+from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.storage.storages import Volume
+from quorate.config import Approval
+from tests.pipeline.test_approval import Person
+from tests.rigs.mcp_session import rig
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +138,24 @@ async def test_its_place_in_ha_rules_follows_it(quorate):
         }
 
 
+async def test_every_setting_of_ha_follows_it(quorate):
+    kept = {"max_restart": 3, "max_relocate": 2, "failback": 0, "auto-rebalance": 0, "comment": "tier 1"}
+    await quorate.facts("ha_set", guest=VM, state="stopped")
+    quorate.sim.world.ha[f"vm:{VM}"].options |= kept
+    await quorate.facts("guest_renumber", guest=VM, vmid=470)
+    assert {key: quorate.sim.world.ha["vm:470"].options.get(key) for key in kept} == kept
+
+
+@pytest.mark.quorate(version="8.4.1")
+async def test_it_stays_in_its_ha_group(quorate):
+    await quorate.facts("ha_set", guest=VM, state="stopped")
+    quorate.sim.world.ha[f"vm:{VM}"].options["group"] = "fast"
+    groups = quorate.sim.world.part(HaManager).rules.groups
+    groups.sections["fast"] = {"group": "fast", "nodes": "pve1,pve2", "type": "group"}
+    await quorate.facts("guest_renumber", guest=VM, vmid=470)
+    assert quorate.sim.world.ha["vm:470"].options["group"] == "fast"
+
+
 async def test_its_replication_follows_it(quorate):
     quorate.sim.world.guests[REPLICABLE].snapshots.clear()
     await quorate.facts("replication_set", guest=REPLICABLE, target="pve2", schedule="*/30", rate=10)
@@ -151,3 +173,12 @@ async def test_disks_that_are_renamed_are_not_among_the_losses(quorate):
     assert "rootfs" in str(copied["lost"])
     deleted = await quorate.facts("guest_delete", guest=VM, dry_run=True)
     assert "scsi0" in str(deleted["lost"])
+
+
+async def test_a_person_types_the_guests_name_and_success_needs_no_next_step(tmp_path):
+    person = Person(None)
+    async with rig(tmp_path, approval=Approval.ASK, elicitation=person) as quorate:
+        await quorate.refusal("guest_renumber", guest=VM, vmid=470)
+        assert person.questions[0].endswith("Type win11 to approve.")
+    async with rig(tmp_path) as quorate:
+        assert "next" not in await quorate.facts("guest_renumber", guest=VM, vmid=470)

@@ -56,6 +56,16 @@ async def test_filters_keep_exactly_the_guests_they_describe(tmp_path, filters, 
         }
 
 
+async def test_a_paused_vm_is_found_as_such_and_shown_alike_everywhere(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.guests[106].paused = False
+        quorate.sim.world.guests[104].paused = True
+        assert [row["vmid"] for row in await quorate.rows("guest_list", status="paused")] == [104]
+        assert "running, paused" in text_of(await quorate.call("guest_list", status="paused"))
+        assert "status: running, paused" in text_of(await quorate.call("guest_get", guest=104))
+        assert 104 in [row["vmid"] for row in await quorate.rows("guest_list", status="running")]
+
+
 async def test_tag_and_pool_filters_find_their_guests(tmp_path):
     async with rig(tmp_path) as quorate:
         rows = await quorate.rows("guest_list", limit=200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from quorate.config.policy import Policy, Rule
 from quorate.config.watch import WatchSettings
-from tests.rigs.backup_server import DAY, BackupRig, backup_rig
+from tests.rigs.backup_server import DAY, OWNER, BackupRig, backup_rig
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +95,27 @@ async def test_a_datastore_in_maintenance_is_found(quorate: BackupRig) -> None:
     assert quorate.pbs is not None
     quorate.pbs.datastores["archive"].config["maintenance-mode"] = 'offline,message="new disks"'
     assert "new disks" in (await cycle(quorate))["storage-away"]
+
+
+async def test_a_datastore_that_cannot_be_read_is_named_and_the_others_are_still_checked(quorate: BackupRig) -> None:
+    assert quorate.pbs is not None
+    snapshot = quorate.store.namespaces["prod"]["ct", "102"].in_order()[0]
+    snapshot.verification["state"] = "failed"
+    broken = quorate.pbs.add_datastore("broken")
+    broken.gc.upid = quorate.pbs.tasks.record("garbage_collection", "broken", "root@pam").upid
+    broken.add(dataclasses.replace(snapshot), owner=OWNER).verification = dict(snapshot.verification)
+    await cycle(quorate)
+    assert len(await quorate.rows("finding_list", kind="backup-damaged")) == 2
+    broken.broken = "unable to open chunk store 'broken': Input/output error (os error 5)"
+    found = await cycle(quorate)
+    assert "Datastore vault/broken is not available" in found["storage-away"]
+    assert "Could not read the backups in vault/broken" in found["unchecked"]
+    assert len(await quorate.rows("finding_list", kind="backup-damaged")) == 2  # nobody knows that it is repaired
+    broken.broken = ""
+    broken.namespaces[""].clear()
+    found = await cycle(quorate)
+    assert {*found} == {"backup-damaged"}
+    assert "vault/store1/prod" in found["backup-damaged"]
 
 
 async def test_late_garbage_collection_is_found(quorate: BackupRig) -> None:

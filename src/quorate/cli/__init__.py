@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "secrets": CommandEntry("secrets", "store host passwords in an encrypted file, for vault:NAME"),
     "scripts": CommandEntry("scripts", "show or refresh the index of community scripts"),
-    "trust": CommandEntry("trust", "trust the SSH key of a host, after you have compared its fingerprint"),
+    "trust": CommandEntry("trust", "trust the SSH key of a machine; show the certificate of a backup server"),
     "sim": CommandEntry("sim", "run a simulated Proxmox VE cluster"),
     "demo": CommandEntry("sim", "take a guided tour on a simulated cluster; needs no settings"),
 }

@@ -37,12 +37,13 @@ def add(commands: Any) -> None:
         "host",
         metavar="HOST[:PORT]",
         nargs="?",
-        help="address of a node or guest, or name of a registered host or backup server",
+        help="address of a node, guest or host; or the name of a registered host, or of a backup server in the "
+        "configuration, whose certificate is shown",
     )
     trust.add_argument("--config", metavar="FILE", type=Path, help="TOML configuration")
     what = trust.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list the trusted keys")
-    what.add_argument("--remove", action="store_true", help="remove the key of this host")
+    what.add_argument("--list", action="store_true", help="list the trusted SSH keys")
+    what.add_argument("--remove", action="store_true", help="no longer trust the SSH key of this host")
 
 
 def _trust(options: argparse.Namespace) -> int:

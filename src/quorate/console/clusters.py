@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from quorate.console.login import PATIENCE_SECONDS, ConsoleServices, Person
-from quorate.console.templates import HEADERS, ago, query
+from quorate.console.templates import HEADERS, query
 from quorate.pipeline.sites import CLUSTER
 from quorate.problems import Problem, TimedOut, Unreachable
 from quorate.pve.lookup import Resource
-from quorate.units import moment
+from quorate.units import ago, moment
 
 SILENT_SECONDS = 30.0
 """How long pages wait only briefly for a cluster that did not answer, so that not every page is slow."""

@@ -212,10 +212,12 @@ async def _output(*argv: str) -> str:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(SECONDS):
-            # A pipe delivers what has been written so far: only its end says that this was all.
-            output = await process.stdout.readexactly(MOST_BYTES)
-    except asyncio.IncompleteReadError as ended:
-        output = ended.partial
+            try:
+                # A pipe delivers what has been written so far: only its end says that this was all.
+                output = await process.stdout.readexactly(MOST_BYTES)
+            except asyncio.IncompleteReadError as ended:
+                output = ended.partial
+                await process.wait()  # to kill what has just ended takes its exit code from asyncio, which complains
     except TimeoutError:
         return ""
     finally:

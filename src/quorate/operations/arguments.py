@@ -285,9 +285,18 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return _KINDS.get(kind, str(kind)) if kind else " or ".join(map(str, schema.get("enum", ())))
 
 
+def choices_of_items(schema: Mapping[str, Any]) -> list[str]:
+    """What a list may consist of, where that is fixed."""
+    lists = [schema, *schema.get("anyOf", ())]
+    return [choice for kind in lists if kind.get("type") == "array" for choice in kind.get("items", {}).get("enum", ())]
+
+
 def _describe_type(operation: Signature, name: str, value: object = None) -> str:
     schema = operation.schema()["properties"][name]
     choices = schema.get("enum") or [choice["const"] for choice in schema.get("anyOf", ()) if "const" in choice]
+    if not choices and (choices := choices_of_items(schema)):
+        wrong = [str(item) for item in (value if isinstance(value, list) else [value]) if item not in choices]
+        value = wrong[0] if wrong else None
     if choices:
         hint = "" if value is None else suggest(str(value), choices, "")
         return f"{hint} Valid values: {', '.join(choices)}".strip()

@@ -137,6 +137,8 @@ class Action:
     approves a DESTROY reads them, because they may run."""
     later: bool = False
     """`needs` are examples of what a run will do, each in a change of its own: they are judged now, not recorded."""
+    loses: tuple[str, ...] = ()
+    """What it destroys, one line for each thing."""
     concerns: tuple[Target, ...] = ()
     """What else it acts on, for rules and limits: the guests whose backups go with a namespace."""
 
@@ -176,6 +178,8 @@ class Plan:
     columns: tuple[str, ...] = ()
     """Facts of the steps that become columns of a table: one row per target, failures first."""
     next_step: str | Advice | None = None
+    if_it_fails: Advice | None = None
+    """The next step if some of its steps are done and others are not."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the caller should know in addition to the calls, such as chosen defaults; also shown in a dry run."""
     warnings: tuple[str | Wording, ...] = ()

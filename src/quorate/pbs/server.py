@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from quorate.hints import NAMED, Advice, see, tools
 from quorate.pbs.client import BackupTask, PbsClient, grant_advice
-from quorate.problems import BadArgument, NotConfigured, NotFound, PermissionMissing
+from quorate.problems import (
+    AuthenticationFailed,
+    BadArgument,
+    NotConfigured,
+    NotFound,
+    PermissionMissing,
+    Problem,
+    TimedOut,
+    Unreachable,
+)
 from quorate.pve.connection import Clock, Connection, SystemClock
 from quorate.pve.tasks import Report, TaskState, follow, gather_bounded, read_state
 
+Result = TypeVar("Result")
+
 READS_AT_ONCE: Final = 8
+STORE_SECONDS: Final = 20.0
+"""How long one datastore may delay the others of its server."""
 TYPES: Final = ("vm", "ct", "host")
 _UNKNOWN_END: Final = "unknown"
 _REFERENCE: Final = re.compile(
@@ -84,6 +97,14 @@ class BackupNamespace:
         return f"{self.server}/{self.store}" + (f"/{self.namespace}" if self.namespace else "")
 
 
+Shows = Callable[[BackupNamespace], bool]
+"""Whether a caller may see a datastore or namespace."""
+
+
+def shows_all(_: BackupNamespace) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Backup:
     """One snapshot of a group, as PBS lists it."""
@@ -143,6 +164,34 @@ class Backup:
         return f"{self.group} in {self.place}"
 
 
+@dataclass(slots=True)
+class FoundBackups:
+    """What could be read of the datastores and namespaces of a server."""
+
+    backups: list[Backup] = field(default_factory=list)
+    """The newest first."""
+    places: list[BackupNamespace] = field(default_factory=list)
+    not_read: dict[str, Problem] = field(default_factory=dict)
+    """Why a datastore or namespace could not be read, by its place."""
+
+
+def _newest_first(parts: Sequence[Sequence[Backup]]) -> list[Backup]:
+    return sorted((backup for part in parts for backup in part), key=lambda backup: -backup.time)
+
+
+async def _read_or_explain(read: Awaitable[list[Result]]) -> list[Result] | Problem:
+    """What one datastore answers, or why it does not; an error of the connection is one of the whole server."""
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            return await read
+    except (Unreachable, AuthenticationFailed):
+        raise
+    except Problem as problem:
+        return problem
+    except TimeoutError:
+        return TimedOut(f"It did not answer within {STORE_SECONDS:g} s")
+
+
 def _is_manifest(file: Mapping[str, Any]) -> bool:
     """The manifest is signed even where everything else is encrypted or plain."""
     return str(file.get("filename")) == "index.json.blob"
@@ -200,8 +249,8 @@ class BackupServer:
                 facts={"path": "/datastore", "role": "DatastoreAudit"},
             )
 
-    async def require_datastore(self, name: str) -> str:
-        names = await self.datastores()
+    async def require_datastore(self, name: str, shows: Shows = shows_all) -> str:
+        names = [each for each in await self.datastores() if shows(BackupNamespace(self.name, each))]
         if name not in names:
             raise NotFound(
                 f"{self.name} has no datastore {name!r} that {self.client.identity} may see",
@@ -209,11 +258,11 @@ class BackupServer:
             )
         return name
 
-    async def choose_datastore(self, name: str | None) -> str:
-        """The named one, or the only one."""
+    async def choose_datastore(self, name: str | None, shows: Shows = shows_all) -> str:
+        """The named one, or the only one of those that the caller may see."""
         if name is not None:
-            return await self.require_datastore(name)
-        names = await self.datastores()
+            return await self.require_datastore(name, shows)
+        names = [each for each in await self.datastores() if shows(BackupNamespace(self.name, each))]
         if len(names) == 1:
             return names[0]
         raise BadArgument(
@@ -236,31 +285,50 @@ class BackupServer:
         backups = [Backup.of(place, row) for row in rows or ()]
         return sorted(backups, key=lambda backup: (-backup.time, str(backup.group)))
 
-    async def backups(
-        self, store: str | None = None, namespace: str | None = None, group: Group | None = None
-    ) -> list[Backup]:
-        """The backups of all datastores and namespaces, or of the named ones, newest first."""
-        places = await self.places(store, namespace)
-        parts = await gather_bounded(READS_AT_ONCE, [partial(self.backups_in, place, group) for place in places])
-        return sorted((backup for part in parts for backup in part), key=lambda backup: -backup.time)
+    async def backups(self, store: str) -> list[Backup]:
+        """The backups in all namespaces of a datastore, newest first. Raises if one cannot be read."""
+        places = [BackupNamespace(self.name, store, name) for name in await self.namespaces(store)]
+        return _newest_first(await gather_bounded(READS_AT_ONCE, [partial(self.backups_in, each) for each in places]))
 
-    async def places(self, store: str | None = None, namespace: str | None = None) -> list[BackupNamespace]:
-        """The namespaces of the named datastore, or of all that are not offline; with a namespace, where it exists."""
-        stores = [await self.require_datastore(store)] if store is not None else await self.open_datastores()
-        listed = await asyncio.gather(*(self.namespaces(name) for name in stores))
-        places = [
-            BackupNamespace(self.name, name, ns) for name, names in zip(stores, listed, strict=True) for ns in names
-        ]
-        if namespace is None:
-            return places
-        chosen = [place for place in places if place.namespace == namespace]
-        if not chosen:
-            names = sorted({place.namespace for place in places} - {""})
-            raise NotFound(
-                f"There is no namespace {namespace!r} in {', '.join(stores)} of {self.name}",
-                next_step=f"The namespaces are {', '.join(names)}" if names else "There is only the root",
-            )
-        return chosen
+    async def find_backups(
+        self,
+        store: str | None = None,
+        namespace: str | None = None,
+        group: Group | None = None,
+        *,
+        shows: Shows = shows_all,
+    ) -> FoundBackups:
+        """The backups of all datastores that are not offline, or of the named one; with a namespace, where it exists.
+
+        One that cannot be read does not hide the others.
+        """
+        found = FoundBackups()
+        if store is not None:
+            stores = [await self.require_datastore(store, shows)]
+        else:
+            stores = [each for each in await self.open_datastores() if shows(BackupNamespace(self.name, each))]
+        roots = [BackupNamespace(self.name, name) for name in stores]
+        listed = await asyncio.gather(*(_read_or_explain(self.namespaces(root.store)) for root in roots))
+        for root, names in zip(roots, listed, strict=True):
+            if isinstance(names, Problem):
+                found.not_read[str(root)] = names
+            else:
+                found.places += [place for name in names if shows(place := replace(root, namespace=name))]
+        if namespace is not None:
+            names = sorted({place.namespace for place in found.places} - {""})
+            found.places = [place for place in found.places if place.namespace == namespace]
+            if not found.places and not found.not_read:
+                raise NotFound(
+                    f"There is no namespace {namespace!r} in {', '.join(stores)} of {self.name}",
+                    next_step=f"The namespaces are {', '.join(names)}" if names else "There is only the root",
+                )
+        reads = [partial(_read_or_explain, self.backups_in(place, group)) for place in found.places]
+        parts = await gather_bounded(READS_AT_ONCE, reads)
+        for place, part in zip(found.places, parts, strict=True):
+            if isinstance(part, Problem):
+                found.not_read[str(place)] = part
+        found.backups = _newest_first([part for part in parts if not isinstance(part, Problem)])
+        return found
 
     async def open_datastores(self) -> list[str]:
         """Those that are not offline for maintenance."""

@@ -341,6 +341,7 @@ async def losses(backend: Backend, plan: Plan) -> list[str]:
     lines: list[str] = []
     for where, part in plan.parts():
         handed_over: set[tuple[str, str]] = set()
+        lines += [line for step in part.calls if isinstance(step, Action) for line in step.loses]
         for call in part.api_calls:
             guest = re.search(r"/(?:qemu|lxc)/(\d+)", call.path)
             if guest is None or int(guest[1]) not in part.claimed_vmids:  # what it makes itself has nothing yet

@@ -356,7 +356,8 @@ def describe_outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
         body = {"hosts": _table(plan, lanes)}
         plan = replace(plan, failures=())
     elif len(described) == 1:
-        body = {key: value for key, value in described[0].items() if key not in ("step", "state")}
+        repeated = ("step", "state") if described[0]["step"].startswith(plan.summary) else ("state",)
+        body = {key: value for key, value in described[0].items() if key not in repeated}
     else:
         body = {"steps": described}
     next_step = _next_step(plan, steps)
@@ -430,6 +431,8 @@ def _merge_advice(advice: Sequence[str | Advice]) -> str | Advice:
 
 
 def _next_step(plan: Plan, steps: list[Step]) -> str | Advice | None:
+    if plan.if_it_fails and any(step.problem for step in steps) and any(step.state.is_done for step in steps):
+        return plan.if_it_fails
     advice = [step.next_step for step in steps if step.next_step]
     if advice:
         return _merge_advice(advice) if plan.columns else advice[0]

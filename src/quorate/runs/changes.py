@@ -18,7 +18,7 @@ from quorate.pve.cluster import Cluster
 from quorate.runs.start import runs_of
 from quorate.state.chain import CHANGE
 from quorate.state.journal import Journal, Outcome
-from quorate.state.trail import Filters
+from quorate.state.trail import Filters, seconds_of
 
 _GUEST = re.compile(r"/nodes/(?P<node>[^/]+)/(?P<type>qemu|lxc)/(?P<vmid>\d+)/config")
 MOST_EXAMINED, MOST_LISTED = 50, 10
@@ -155,6 +155,8 @@ async def _undo(
     current = await read_options(pve, probe)
     if current is None:
         raise _refusal(entry, f"{path} cannot be read now")
+    if all(current.get(key) == before[key] for key in keys):
+        await _refuse_repetition(pve, entry)
     if changed := [key for key in keys if current.get(key) != after[key]]:
         raise _refusal(entry, f"{', '.join(changed)} changed again since then")
     back = {key: before[key] for key in keys if before[key] is not None}
@@ -166,6 +168,24 @@ async def _undo(
         back["delete"] = ",".join(gone)
     summary = f"Set {', '.join(keys)} back to {', '.join(_render(before[key]) for key in keys)}"
     return Call(summary, method, path, {**back, **extra}, target)
+
+
+async def _refuse_repetition(pve: Cluster, entry: Mapping[str, Any]) -> None:
+    """What is as it was before the change may have been undone already."""
+    began = seconds_of(entry.get("time")) or 0.0
+    for later in await pve.attachment(Journal).entries_since(began):
+        if (
+            later.get("tool") == "change_undo"
+            and str((later.get("arguments") or {}).get("change", "")).strip() == entry[CHANGE]
+            and later.get("outcome") in DONE
+            and later.get("cluster") == pve.name
+            and not later.get("dry_run")
+        ):
+            raise Conflict(
+                f"{_name(entry)}: already undone by {later[CHANGE]}",
+                why=f"That was at {later.get('time')}",
+                next_step=Advice("Undo that one to have it again", tools.change_undo(change=later[CHANGE])),
+            )
 
 
 def _refusal(entry: Mapping[str, Any], why: str) -> Problem:

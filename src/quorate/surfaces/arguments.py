@@ -10,6 +10,7 @@ from typing import Any
 
 from quorate.config import ConfigError
 from quorate.documents import Unreadable, read_json
+from quorate.operations.arguments import choices_of_items
 from quorate.operations.registry import Operation
 
 
@@ -66,6 +67,7 @@ def _shown_value(default: Any) -> str:
 
 def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Parse `key=value` pairs. JSON lists and objects are decoded; a repeated key or a list argument gives a list.
+    Where a list is allowed, so is `[a,b]`; where its items are fixed words, `a,b`.
 
     Values without a key are the obvious arguments: `guest_power docker01 start`.
     """
@@ -80,14 +82,18 @@ def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any]) -> dict[str, An
             pair = f"{places.pop(0)}={pair}"
         key, _, text = pair.partition("=")
         value = _value(text)
+        if isinstance(value, str):
+            value = _split_list(value, schema["properties"].get(key, {}))
         if key in arguments:
-            arguments[key] = [*(arguments[key] if isinstance(arguments[key], list) else [arguments[key]]), value]
+            more = value if isinstance(value, list) else [value]
+            arguments[key] = [*(arguments[key] if isinstance(arguments[key], list) else [arguments[key]]), *more]
         else:
             arguments[key] = value
     lists = {key for key, part in schema["properties"].items() if _takes_only_lists(part)}
     return {key: [value] if key in lists and isinstance(value, str) else value for key, value in arguments.items()}
 
 
+_PLAIN_LIST = re.compile(r"\[[^\s\[\]{}\"',]+(?:,\s*[^\s\[\]{}\"',]+)*\]")
 _PAIR = re.compile(r"[A-Za-z_][\w-]*=")
 _SUBJECTS = ("name", "snapshot", "words", "guest", "host", "node", "storage", "service", "unit")
 _LEADING = ("storage", "disk", "since", "scope")
@@ -112,6 +118,15 @@ def _value(text: str) -> Any:
         with contextlib.suppress(Unreadable):
             return read_json(text)
     return text
+
+
+def _split_list(text: str, part: Mapping[str, Any]) -> str | list[str]:
+    """A list as people write it in a shell, which takes the quotes of JSON away."""
+    if not any(kind.get("type") == "array" for kind in (part, *part.get("anyOf", ()))):
+        return text
+    if _PLAIN_LIST.fullmatch(text):
+        return re.split(r",\s*", text[1:-1])
+    return text.split(",") if choices_of_items(part) and "," in text else text
 
 
 def example_pairs(operation: Operation) -> list[str]:

@@ -19,16 +19,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from quorate.hints import OMITTED, Advice, either, see, tools
+from quorate.hints import NAMED, OMITTED, Advice, either, see, tools
 from quorate.homelab.machines import Machine
 from quorate.inside import files as guest_files
 from quorate.operations.plan import Action, ActionResult, Call, Plan, StepContext, Target
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.problems import BadArgument, Conflict, NotFound, Problem, ServerFailed, TimedOut
 from quorate.pve.cluster import Cluster
+from quorate.pve.tasks import TaskOutcome, Upid, follow
 from quorate.server_files import ServerFiles
 from quorate.suggestions import similar
-from quorate.tools.backups import find_backup
+from quorate.tools.backups import BackupRef, find_backup
 from quorate.tools.commands import WayName
 from quorate.tools.machines import MOST_WRITTEN, FileWrite, guest_machine, machine_label, write_action
 from quorate.tools.storages import StoredVolume
@@ -36,16 +37,21 @@ from quorate.tools.volumes import OnNode
 from quorate.units import moment, size
 
 COLUMNS = ("name", "type", "size", "modified")
-FOLDER, FILE = "d", "f"
+FOLDER, FILE, HARD_LINK = "d", "f", "h"
 _TYPES = {
     FOLDER: "folder", FILE: "file", "l": "link", "h": "hard link", "p": "pipe", "s": "socket", "c": "device",
     "b": "device", "v": "disk",
 }  # fmt: skip
 _DISK = ".img.fidx"
+_DOWNLOAD_TASK = "pbs-download"
+_TASK_SECONDS = 5.0
+_BELOW_DISK = {"part": 1, "zpool": 1, "lvm": 2, "raw": 0}
+"""How many names follow those words below a disk before the root of a file system: `part/1`, `lvm/VG/LV`."""
+_ARCHIVES = {b"\x28\xb5\x2f\xfd": (".tar.zst", "tar archive, packed with Zstandard"), b"PK\x03\x04": (".zip", "zip")}
+"""What a folder is sent as, by its first bytes."""
 _PRIVATE = "0600"
 _NOT_FOUND = ("not found", "no such file", "not a directory", "enoent")
 
-BackupRef = Annotated[str, Meta(description="As in backup_list")]
 PathInside = Annotated[str, Meta(description="As in the guest; of a VM below a disk, as listed")]
 
 
@@ -121,20 +127,51 @@ class _Contents:
         return Call(f"Read {located} from {self.backup}", "GET", f"{self._path}/download", params)
 
     async def download(self, entry: StoredEntry, located: str, path: str) -> bytes:
+        """What is there. PVE always answers 200: the size in the listing or the task shows what is missing."""
         call = self.download_call(entry, located)
+        is_sized = entry.type == FILE and entry.size is not None
+        before = frozenset() if is_sized else await self._download_tasks()
         try:
             data = await self.pve.client.download(call.path, **call.params)
         except Problem as problem:
             raise self._explain(problem, path) from None
-        if entry.type == FOLDER and not data:
-            raise ServerFailed(f"PVE sent nothing of {path}", next_step=see("Its log says why", tools.task_list))
-        if entry.type == FILE and entry.size is not None and len(data) != entry.size:
+        if is_sized and len(data) == entry.size:
+            return data
+        failed = [] if is_sized else await self._failures(await self._download_tasks() - before)
+        log = see("Try again; the log of the task says more", tools.task_list(type=_DOWNLOAD_TASK))
+        if is_sized:
             raise ServerFailed(
                 f"PVE sent {len(data)} of the {entry.size} bytes of {path}",
                 why="The backup may be damaged, or the backup server was interrupted",
-                next_step=see("Try again; the log of the task says more", tools.task_list),
+                next_step=log,
+            )
+        if not data and entry.type == HARD_LINK:
+            raise ServerFailed(
+                f"PVE sent nothing of {path}",
+                why="It is a hard link: its content is under the other name of the same file"
+                + (f". The task says: {failed[0]}" if failed else ""),
+                next_step="Restore the file under its other name, or the folder that both are in",
+            )
+        if failed or not data:
+            raise ServerFailed(
+                f"PVE sent {'only a part' if data else 'nothing'} of {path}",
+                why=failed[0]
+                if failed
+                else "The listing names no size, and an empty answer is what an error looks like",
+                next_step=log,
             )
         return data
+
+    async def _download_tasks(self) -> frozenset[str]:
+        path = f"/nodes/{self.backup.node}/tasks"
+        rows = await self.pve.get(path, typefilter=_DOWNLOAD_TASK, source="all", limit=50)
+        return frozenset(str(row["upid"]) for row in rows or ())
+
+    async def _failures(self, tasks: Iterable[str]) -> list[str]:
+        """Why those of the tasks failed that did; a download ends a moment before its task."""
+        client, clock = self.pve.client, self.pve.clock
+        reads = (follow(client, Upid.parse(task), clock=clock, wait=_TASK_SECONDS) for task in sorted(tasks))
+        return [state.exit or "" for state in await asyncio.gather(*reads) if state.outcome is TaskOutcome.FAILED]
 
     def _explain(self, problem: Problem, path: str) -> Problem:
         """PVE's words about backups as problems that can be acted on."""
@@ -181,7 +218,7 @@ async def _open(pve: Cluster, backup: str, node: str | None) -> _Contents:
     toolset="backups",
     risk=Risk.LOOK_INSIDE,
     search_words="browse look inside folder contents of a backup yesterday old version single lost deleted",
-    example="backup=pbs:backup/ct/203/2026-01-14T01:00:05Z path=/etc",
+    example="backup=newest:postgres path=/etc",
 )
 async def backup_files(
     pve: Cluster,
@@ -224,7 +261,7 @@ def _restore_risk(arguments: Mapping[str, Any]) -> Risk:
     risk_of=_restore_risk,
     least=Risk.CHANGE,
     search_words="get back recover one file folder lost deleted config from backup yesterday single",
-    example="backup=pbs:backup/ct/203/2026-01-14T01:00:05Z path=/etc/hosts",
+    example="backup=newest:postgres path=/etc/hosts",
 )
 async def backup_file_restore(
     pve: Cluster,
@@ -249,7 +286,7 @@ async def backup_file_restore(
     if located.count("/") < 2:
         raise BadArgument(f"{path} is a whole archive or disk", next_step="Give the path of a file or folder in it")
     entry = await contents.find(located, path)
-    if entry.type not in (FILE, FOLDER, "h"):
+    if entry.type not in (FILE, FOLDER, HARD_LINK):
         raise Conflict(f"{path} is a {_TYPES.get(entry.type, entry.type)}", next_step="Restore a file or a folder")
     if (entry.size or 0) > MOST_WRITTEN:
         raise Conflict(
@@ -266,29 +303,43 @@ async def backup_file_restore(
         "path": path,
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
-        **({"note": "The folder is one tar archive, packed with Zstandard"} if entry.type == FOLDER else {}),
+        **({"note": f"The folder is one {_archive_of(data)[1]}"} if entry.type == FOLDER else {}),
     }
     if file is not None:
         action = _saving(file, data, files)
         facts |= {"file": action.line}
     else:
         machine = await guest_machine(pve, guest if guest is not None else contents.backup.vmid or 0, way)
-        target = to or _new_name(contents.backup, entry, located, machine)
+        target = to or _new_name(contents.backup, entry, located, machine, data)
         write = FileWrite(target, data, append=False, parents=False, mode=_mode(machine, overwrite), owner=None)
         action = write_action(pve.command_rules, machine, write)
-        action = action if overwrite else _writing_new(action, machine, target)
+        if overwrite:
+            action = replace(action, loses=(f"{machine_label(machine)}: {target}, if it exists: what it contains now",))
+        else:
+            action = _writing_new(action, machine, target)
+            facts |= {"existing": "never replaced; whether the path is free is looked up when it is done, not before"}
         facts |= {"guest": machine_label(machine), "way": machine.transport.description, "to": target}
     action = replace(action, line=f"{action.line}, sha256:{facts['sha256']}", needs=(*action.needs, reading))
     return Plan(f"Restore {path} of {contents.backup.volid}", (action,), facts=facts)
 
 
-def _new_name(backup: StoredVolume, entry: StoredEntry, located: str, machine: Machine) -> str:
-    """Next to the original, with the day of the backup. A partition of a VM is taken for its root."""
+def _archive_of(data: bytes) -> tuple[str, str]:
+    """The ending of a folder's archive, and what it is."""
+    return next((kind for magic, kind in _ARCHIVES.items() if data.startswith(magic)), (".tar", "tar archive"))
+
+
+def _new_name(backup: StoredVolume, entry: StoredEntry, located: str, machine: Machine, data: bytes) -> str:
+    """Next to the original, with the day of the backup. A file system of a VM is taken for its root."""
     if machine.transport.system == "windows":
         raise BadArgument("Where in the guest is not known", next_step=Advice("Give {to}, such as C:\\file", to=""))
-    inside = located.split("/")[2:] if backup.is_container else located.split("/")[4:]
+    inside = located.split("/")[2:]
+    if not backup.is_container:
+        depth = _BELOW_DISK.get(inside[0])
+        inside = [] if depth is None else inside[1 + depth :]
+    if not inside:
+        raise BadArgument(f"Where {located} was in the guest is not known", next_step=Advice("Give {to}", to=NAMED))
     day = moment(backup.ctime).partition(" ")[0]
-    return "/" + "/".join(inside) + f".restored-{day}" + (".tar" if entry.type == FOLDER else "")
+    return "/" + "/".join(inside) + f".restored-{day}" + (_archive_of(data)[0] if entry.type == FOLDER else "")
 
 
 def _mode(machine: Machine, overwrite: bool) -> str | None:

@@ -18,7 +18,7 @@ from quorate.problems import BadArgument, Conflict, NotFound, Problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.inventory import Resource
-from quorate.tools.backups import archived_config, find_backup
+from quorate.tools.backups import NEWEST, BackupRef, archived_config, find_backup
 from quorate.tools.new_guests import NewGuest, is_running
 from quorate.tools.storages import StoredVolume, require
 
@@ -86,11 +86,11 @@ class _Restore:
     risk_of=_restore_risk,
     least=Risk.CHANGE,
     search_words="vm bring back recover lost deleted broken guest disaster backup last week",
-    example="backup=pbs:backup/vm/102/2026-01-14T01:00:05Z vmid=602 storage=local-lvm",
+    example="backup=newest:docker01 vmid=602 storage=local-lvm",
 )
 async def backup_restore(
     pve: Cluster,
-    backup: Annotated[str, Meta(description="As in backup_list")],
+    backup: BackupRef,
     vmid: Annotated[int, Meta(ge=100, le=999_999_999, description="Default: the next free one")] | None = None,
     overwrite: Annotated[bool, Meta(description="Replace the guest that has this vmid; needs access admin")] = False,
     node: Annotated[str, Meta(description="Node for the guest")] | None = None,
@@ -137,8 +137,8 @@ async def backup_restore(
 
 
 async def _find(pve: Cluster, backup: str, near: str | None) -> StoredVolume:
-    """The backup. If several nodes have one of this name, that of the node `near`."""
-    if near is not None:
+    """The backup. If several nodes have one of this name, that of the node `near`; the newest of all nodes."""
+    if near is not None and not backup.startswith(f"{NEWEST}:"):
         try:
             return await find_backup(pve, backup, near)
         except NotFound:  # it may be on another node, which solves or explains it

@@ -15,7 +15,7 @@ from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, ActionResult, StepContext, Target
 from quorate.operations.registry import Risk
 from quorate.pbs.client import BackupTask, conflict_advice
-from quorate.pbs.server import Backup, BackupNamespace, BackupServer, Group, explain_no_server, find_server
+from quorate.pbs.server import Backup, BackupNamespace, BackupServer, Group, Shows, explain_no_server, find_server
 from quorate.pbs.tasks import TaskSubject
 from quorate.problems import Problem, TaskFailed, TimedOut
 from quorate.pve.cluster import Cluster
@@ -101,6 +101,12 @@ async def visible_backups(homelab: Homelab, backups: Sequence[Backup]) -> list[B
     return [backup for backup in backups if not hidden[str(backup.place), backup.group.vmid]]
 
 
+def shows_to(homelab: Homelab) -> Shows:
+    """Whether rules let the caller see a datastore or namespace."""
+    hides = homelab.hides
+    return lambda place: hides is None or hides(Subject(DATASTORE, str(place))) is None
+
+
 async def objection_to(homelab: Homelab, place: BackupNamespace, group: Group | None = None) -> Problem | None:
     """Why the caller must not see this, if rules hide it."""
     if homelab.hides is None:
@@ -136,7 +142,8 @@ async def choose_namespace(
 ) -> tuple[BackupServer, BackupNamespace]:
     """The server and the namespace that arguments name."""
     chosen = find_server(homelab.backup_servers, server)
-    place = BackupNamespace(chosen.name, await chosen.choose_datastore(datastore), namespace.strip().strip("/"))
+    store = await chosen.choose_datastore(datastore, shows_to(homelab))
+    place = BackupNamespace(chosen.name, store, namespace.strip().strip("/"))
     await require_visible(homelab, place)
     return chosen, place
 

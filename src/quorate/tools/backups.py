@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from msgspec import Meta
 
-from quorate.hints import Advice, see, tools
+from quorate.hints import NAMED, Advice, see, tools
 from quorate.operations.placement import pick_storage
 from quorate.operations.plan import Call, Plan, Target
 from quorate.operations.registry import GuestRef, GuestRefs, Risk, Table, operation, page
@@ -77,6 +77,8 @@ def describe_hidden_backups(storages: Iterable[str] = (), guests: Iterable[int] 
     return sentences
 
 
+BackupRef = Annotated[str, Meta(description="As in backup_list, or newest:GUEST")]
+NEWEST = "newest"
 COLUMNS = ("backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "notes")
 NAMES_SHOWN = 5
 GUESTS_AT_ONCE = 100
@@ -157,11 +159,9 @@ def _row(backup: StoredVolume, known: dict[int, str], now: float) -> list[Any]:
     toolset="backups",
     risk=Risk.READ,
     search_words="inside backup contents config hold time",
-    example="backup=pbs:backup/vm/102/2026-01-14T01:00:05Z",
+    example="backup=newest:docker01",
 )
-async def backup_show(
-    pve: Cluster, backup: Annotated[str, Meta(description="As in backup_list")], node: OnNode | None = None
-) -> dict[str, Any]:
+async def backup_show(pve: Cluster, backup: BackupRef, node: OnNode | None = None) -> dict[str, Any]:
     """What a backup holds: the guest's configuration, disks and networks at that time."""
     archive = await find_backup(pve, backup, node)
     config, guest_notes = await asyncio.gather(archived_config(pve, archive), archived_notes(pve, archive))
@@ -224,13 +224,31 @@ async def read_evidence(pve: Cluster, backup: StoredVolume) -> dict[str, Any]:
     }
 
 
-async def find_backup(pve: Cluster, volid: str, node: str | None = None) -> StoredVolume:
-    volume = await find(pve, volid, node)
+async def find_backup(pve: Cluster, reference: str, node: str | None = None) -> StoredVolume:
+    """A backup by its volume id, or the newest of a guest: newest:docker01."""
+    newest, _, guest = reference.partition(":")
+    if newest == NEWEST and not guest.startswith("backup/"):
+        return await _find_newest(pve, guest, node)
+    volume = await find(pve, reference, node)
     if volume.content != "backup":
         raise BadArgument(
             f"{volume} is not a backup but {volume.content}", next_step=see("List the backups", tools.backup_list)
         )
     return volume
+
+
+async def _find_newest(pve: Cluster, reference: str, node: str | None) -> StoredVolume:
+    """The guest may be gone, then only its vmid is known."""
+    vmid = int(reference) if reference.isdecimal() else (await pve.guest(reference)).vmid
+    backups, trouble = await survey(pve, node=node, content="backup", vmid=vmid)
+    if trouble:
+        raise Conflict(
+            f"The newest backup of {reference} is not known: {trouble[0]}",
+            next_step=see("Choose one of those that can be read", tools.backup_list(guest=vmid)),
+        )
+    if not backups:
+        raise NotFound(f"Guest {reference} has no backup", next_step=see("See what there is", tools.backup_list))
+    return max(backups, key=lambda volume: (volume.ctime, volume.volid))
 
 
 async def archived_config(pve: Cluster, backup: StoredVolume) -> dict[str, str]:
@@ -498,19 +516,22 @@ async def _preview(pve: Cluster, storage: str, path: str, settings: dict[str, An
         ) from None
 
 
-def retention(keep: str | None) -> str | None:
-    """PVE's prune-backups setting from `last=3,daily=7`; the full names (keep-last) work, too."""
+def retention(keep: str | None, *, or_all: bool = True) -> str | None:
+    """PVE's prune-backups setting from `last=3,daily=7`; the full names (keep-last) work, too. `or_all`: also "all"."""
     if keep is None:
         return None
     if keep.strip().lower() in ("all", "keep-all=1", "all=1"):
-        return "keep-all=1"
+        if or_all:
+            return "keep-all=1"
+        raise BadArgument("Keeping all removes nothing", next_step=Advice("Give {keep}, such as last=3", keep=NAMED))
     kept: list[str] = []
     for part in filter(None, re.split(r"[,\s]+", keep.strip())):
         name, _, count = part.partition("=")
         word = name.removeprefix("keep-")
         if word not in _KEEP_PARTS or not count.isdigit():
             raise BadArgument(
-                f"{part!r} is not a retention", next_step=f"Use {', '.join(_KEEP_PARTS)}, as in last=3,daily=7; or all"
+                f"{part!r} is not a retention",
+                next_step=f"Use {', '.join(_KEEP_PARTS)}, as in last=3,daily=7" + ("; or all" if or_all else ""),
             )
         kept.append(f"keep-{word}={int(count)}")
     if not any(not part.endswith("=0") for part in kept):

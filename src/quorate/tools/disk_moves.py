@@ -28,6 +28,8 @@ ALL = "all"
 _MOVABLE = frozenset({*values.DISKS, "unused"})
 _ONLY_WHEN_OFF = "tpmstate0"
 """QEMU does not copy the state of a TPM that is in use."""
+_COPIED_LIVE = ("paused", "suspended")
+"""States of a VM in which QEMU copies its disks as if it were running."""
 
 
 @dataclass(slots=True)
@@ -67,15 +69,18 @@ async def plan_disk_moves(
     results = await gather_bounded(
         READS_AT_ONCE, [partial(catch_problem, choose(pve, guest, delete=delete)) for guest in guests]
     )
-    problems = [result for result in results if isinstance(result, Problem)]
-    if problems and len(problems) == len(results):
-        raise problems[0]
+    refused = {str(guest): result for guest, result in zip(guests, results, strict=True) if isinstance(result, Problem)}
     moves = [result for result in results if not isinstance(result, Problem)]
     if delete:
         await _leave_what_others_use(pve, moves)
     await _require_room(pve, moves, storage)
     for move in moves:
-        await _add_calls(move, storage, format, delete=delete)
+        problem = await catch_problem(_add_calls(move, storage, format, delete=delete))
+        if isinstance(problem, Problem):
+            refused[str(move.guest)] = problem
+    if len(refused) == len(guests):
+        raise next(iter(refused.values()))
+    moves = [move for move in moves if str(move.guest) not in refused]
     moving = [move for move in moves if move.calls]
     left = [line for move in moves for line in move.left_behind]
     count = sum(len(move.volumes) for move in moving)
@@ -90,17 +95,13 @@ async def plan_disk_moves(
             for move in moves
             if not move.calls
         ),
-        failures=tuple(
-            Failure.about(str(guest), str(result))
-            for guest, result in zip(guests, results, strict=True)
-            if isinstance(result, Problem)
-        ),
+        failures=tuple(Failure.about(guest, str(problem)) for guest, problem in refused.items()),
         independent=len(moving) > 1,
         sequences=tuple(len(move.calls) for move in moving),
         facts={"moves": size(sum(move.room for move in moving)), **({"left_behind": left} if left else {})},
         warnings=tuple(f"{guest} is shut down for the move, and started again" for guest in restarted),
-        next_step=Advice(
-            "Should a move fail, start what was shut down for it",
+        if_it_fails=Advice(
+            "Start what was shut down for a move and does not run",
             *(tools.guest_power(guest=guest.vmid, action="start") for guest in restarted),
         )
         if restarted
@@ -219,8 +220,10 @@ async def _add_calls(move: GuestMoves, storage: str, format: str | None, *, dele
     if not move.volumes:
         return
     state = await state_of(guest)
-    if state not in ("running", "stopped"):
+    if state not in ("running", "stopped", *_COPIED_LIVE):
         raise Conflict(f"{guest} is {state}", next_step=Advice("Resume or stop it first", tools.guest_power))
+    if state in _COPIED_LIVE and _ONLY_WHEN_OFF in move.volumes:
+        move.leave(_ONLY_WHEN_OFF, move.volumes[_ONLY_WHEN_OFF], f"it moves only when the VM is off, which is {state}")
     when_off = [key for key in move.volumes if state == "running" and (not guest.is_vm or key == _ONLY_WHEN_OFF)]
     live = [key for key in move.volumes if key not in when_off]
     order = [*live, *when_off]

@@ -37,7 +37,7 @@ from quorate.tools.firewall_rules import (
     scope_of,
 )
 
-COLUMNS = ("guest", "card", "direction", "result", "decided_by", "in_force", "depends_on")
+COLUMNS = ("guest", "card", "direction", "result", "decided_by", "in_force", "once_in_force", "depends_on")
 ADDRESSES_AT_MOST = 8
 
 Result = Literal["allowed", "blocked", "depends"]
@@ -123,17 +123,24 @@ class _Line:
     card: str
     direction: str
     result: Result
+    """What the rules say, whether they are in force or not."""
     decided_by: str
     in_force: str
     conditions: tuple[str, ...] = ()
 
     @property
+    def is_in_force(self) -> bool:
+        return self.in_force == "yes"
+
+    @property
     def passes(self) -> Result:
-        return self.result if self.in_force == "yes" else "allowed"
+        return self.result if self.is_in_force else "allowed"
 
     def as_row(self) -> list[Any]:
+        decided_by = self.decided_by if self.is_in_force else "nothing: no rule is in force"
+        later = "" if self.is_in_force else f"{self.result} by {self.decided_by}"
         return [
-            self.guest, self.card, self.direction, self.result, self.decided_by, self.in_force,
+            self.guest, self.card, self.direction, self.passes, decided_by, self.in_force, later,
             "; ".join(self.conditions),
         ]  # fmt: skip
 
@@ -306,7 +313,7 @@ def _answer(lines: Sequence[_Line]) -> str:
     for line in lines:
         by_passing.setdefault(line.passes, []).append(f"{line.card} ({line.direction})")
     answer = "; ".join(f"{passing} on {', '.join(cards)}" for passing, cards in by_passing.items())
-    idle = [line for line in lines if line.in_force != "yes" and line.result != "allowed"]
+    idle = [line for line in lines if not line.is_in_force and line.result != "allowed"]
     if idle:
         answer += "; once in force, " + "; ".join(
             f"{line.card} ({line.direction}) would be {line.result} by {line.decided_by}" for line in idle

@@ -11,22 +11,21 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import Advice, see, tools
+from quorate.hints import Advice, tools
 from quorate.operations.preconditions import existing_snapshot, snapshots_of
 from quorate.operations.registry import GuestRef, Risk, Table, operation, page
 from quorate.operations.undo import fingerprint
-from quorate.problems import BadArgument, NotFound, Problem, catch_problem
+from quorate.problems import BadArgument, Problem, catch_problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.state.journal import Journal, Outcome
-from quorate.tools.backups import archived_config, archived_notes, find_backup
-from quorate.tools.storages import StoredVolume, survey
-from quorate.units import When, moment, parse_moment
+from quorate.tools.backups import NEWEST, archived_config, archived_notes, find_backup
+from quorate.tools.storages import survey
+from quorate.units import When, count_of, moment, parse_moment
 
 COLUMNS = ("part", "what", "old", "new")
 Row = list[Any]
 LINES_SHOWN = 20
-NEWEST = "newest"
 _INTERNAL = frozenset(
     [
         *("digest", "meta", "vmgenid", "snaptime", "snapstate", "vmstate", "parent", "lock"),
@@ -116,7 +115,7 @@ async def _of_snapshot(guest: Guest, name: str) -> Counterpart:
 
 
 async def _of_backup(pve: Cluster, guest: Guest, name: str) -> Counterpart:
-    archive = await _newest_backup(pve, guest) if name == NEWEST else await find_backup(pve, name)
+    archive = await find_backup(pve, f"{NEWEST}:{guest.vmid}" if name == NEWEST else name)
     config, notes = await asyncio.gather(archived_config(pve, archive), archived_notes(pve, archive))
     facts: dict[str, Any] = {"not_compared": "firewall and rights, which PVE does not show of backups"}
     if archive.notes:
@@ -125,13 +124,6 @@ async def _of_backup(pve: Cluster, guest: Guest, name: str) -> Counterpart:
         facts["note"] = f"It is a backup of guest {archive.vmid}"
     label = f"backup {archive.volid}, made {moment(archive.ctime)}"
     return Counterpart(label, {**config, **({"description": notes} if notes else {})}, facts=facts)
-
-
-async def _newest_backup(pve: Cluster, guest: Guest) -> StoredVolume:
-    backups, _ = await survey(pve, content="backup", vmid=guest.vmid)
-    if not backups:
-        raise NotFound(f"{guest} has no backup", next_step=see("Make one", tools.backup_create(guest=guest.vmid)))
-    return max(backups, key=lambda volume: volume.ctime)
 
 
 async def _of_guest(pve: Cluster, guest: Guest, other: Guest) -> Counterpart:
@@ -190,9 +182,8 @@ async def _roles(pve: Cluster, guest: Guest) -> dict[str, str]:
 async def _of_earlier(pve: Cluster, guest: Guest, config: Mapping[str, Any], since: str) -> Counterpart:
     """The configuration with everything taken back that the journal recorded since then."""
     begin = parse_moment(since, now=pve.clock.time())
-    earlier, unknown, others = dict(config), set[str](), list[str]()
-    entries = await pve.attachment(Journal).entries_since(begin)
-    for entry in entries:
+    earlier, unknown, others, counted = dict(config), set[str](), list[str](), 0
+    for entry in await pve.attachment(Journal).entries_since(begin):
         steps = [step for step in entry.get("wire") or () if isinstance(step, Mapping)]
         if entry.get("cluster") != pve.name or entry.get("outcome") not in _DONE:
             continue
@@ -203,12 +194,13 @@ async def _of_earlier(pve: Cluster, guest: Guest, config: Mapping[str, Any], sin
             if fingerprint(row["values"]) != row["sha256"]:
                 unknown |= {key for key, (before, after) in row["values"].items() if before != after}
             _take_back(earlier, row["values"])
+        counted += bool(rows)
         if not rows:
             others.append(f"{entry.get('time')}: {entry.get('plan') or entry.get('tool')}")
     facts: dict[str, Any] = {
         **({"also_done": others} if others else {}),
         **({"not_recorded": sorted(unknown)} if unknown else {}),
-        "changes": f"{len(entries)} changes of this server since then were looked at",
+        "changes": f"{count_of(counted, 'change')} of its settings by this server since then",
         "note": await _explain_gap(pve, guest, begin),
     }
     return Counterpart(f"{guest} at {moment(begin)}", earlier, facts=facts, ignored=frozenset(unknown))

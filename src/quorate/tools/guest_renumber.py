@@ -24,6 +24,8 @@ from quorate.tools.guest_power import power_call, state_of
 _MADE_BY_PVE = frozenset({"digest", "meta", "vmgenid", "parent", "lock", "boot", "bootdisk", "protection", "template"})
 _RULE_FIELDS = frozenset({"pos", "digest", "ipversion"})
 _HA_RULE_FIELDS = ("affinity", "nodes", "strict", "comment", "disable")
+_HA_FACTS = frozenset({"sid", "type", "digest"})
+"""What PVE adds to the settings of a guest under HA; those differ by version, and all of them are kept."""
 _MASKED = frozenset({"cipassword"})
 
 
@@ -88,11 +90,12 @@ async def guest_renumber(
         tuple(calls),
         facts={"not_kept": lost, "disks": "renamed, not copied" if old.is_vm else "copied, then the old ones deleted"},
         warnings=("Backups and the task history stay under the old number",),
-        next_step=Advice(
-            "Should a step fail, nothing is lost: what was not moved yet is still under the old number",
+        if_it_fails=Advice(
+            "Nothing is lost: what was not moved yet is still under the old number",
             tools.guest_diff(guest=new_vmid, other=old.vmid),
         ),
         after=partial(_report, new),
+        about=(Target.of_guest(old),),
     )
 
 
@@ -295,8 +298,8 @@ def _enter_ha(old: Guest, new: Guest, around: _Surroundings) -> Iterator[Call]:
     if around.ha is None:
         return
     target = Target.of_guest(new)
-    kept = {key: around.ha[key] for key in ("max_restart", "max_relocate", "comment", "failback") if key in around.ha}
-    params = {"sid": _sid(new), **kept, **({"state": around.ha["state"]} if around.ha.get("state") else {})}
+    kept = {key: value for key, value in around.ha.items() if key not in _HA_FACTS and value not in (None, "")}
+    params = {"sid": _sid(new), **kept}
     yield Call(f"Put {new.row.kind} {new.vmid} under HA", "POST", "/cluster/ha/resources", params, target)
     for rule in around.rules:
         members = [_sid(new) if sid == _sid(old) else sid for sid in _members(rule)]

@@ -6,9 +6,11 @@ import asyncio
 import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
 from quorate.hints import NAMED, Advice, Sentence, see, tools
@@ -19,6 +21,7 @@ from quorate.pve.backups import excluded_volumes
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.lookup import Resource
 from quorate.pve.stored_objects import hide_secrets
+from quorate.pve.tasks import gather_bounded
 from quorate.tools.guest_addresses import AddressFinder, read_reported
 from quorate.tools.guest_search import Configured, Option, search_configs
 from quorate.tools.start_obstacles import find_obstacles
@@ -79,6 +82,8 @@ def _name_matches(name: str, pattern: str) -> bool:
 COLUMNS = ("vmid", "name", "type", "node", "status", "cpu", "mem", "disk", "tags", "pool", "lock")
 ADDRESS_COLUMNS = ("addresses", "addresses_from")
 NOTES_SHOWN = 500
+NODES_AT_ONCE = 8
+PAUSED = "paused"
 
 SORTS: Mapping[str, Callable[[Resource], Any]] = {
     "vmid": lambda row: row.vmid,
@@ -122,14 +127,14 @@ async def guest_list(
     offset: Annotated[int, Meta(ge=0)] = 0,
 ) -> Table:
     """Find VMs and containers; cpu is the load of the guest's cores, mem is used/assigned, disk is assigned."""
-    rows = await Filter(node, type, status, name, tag, pool, template).apply(pve, sort=sort)
+    rows, facts = await _select(pve, Filter(node, type, status, name, tag, pool, template), sort)
     added = tuple(dict.fromkeys(columns or ()))
-    facts: dict[str, Any] = {}
     configured: list[Configured] | None = None
     if added or find is not None or protection is not None or onboot is not None:
         options: dict[Option, bool | None] = {"protection": protection, "onboot": onboot}
         configured, unread = await search_configs(pve, rows, find, options)
-        rows, facts = [guest.row for guest in configured], {"not_read": unread} if unread else {}
+        rows = [guest.row for guest in configured]
+        facts |= {"not_read": [*facts.get("not_read", ()), *unread]} if unread else {}
     shown = rows[offset : offset + limit]
     header: tuple[str, ...] = COLUMNS
     lines = [_row(row) for row in shown]
@@ -151,6 +156,21 @@ async def guest_list(
     return table
 
 
+async def _select(pve: Cluster, criteria: Filter, sort: str) -> tuple[Sequence[Resource], dict[str, Any]]:
+    """The matching guests. The cluster's view shows a paused VM as running, so only its node tells them apart."""
+    if criteria.status != PAUSED:
+        return await criteria.apply(pve, sort=sort), {}
+    running = await replace(criteria, status="running").apply(pve, sort=sort)
+    nodes = sorted({row.node for row in running if row.kind == "vm"})
+    lists = await gather_bounded(
+        NODES_AT_ONCE, [partial(catch_problem, pve.get(f"/nodes/{node}/qemu", full=1)) for node in nodes]
+    )
+    unread = [f"{node}: {rows.what}" for node, rows in zip(nodes, lists, strict=True) if isinstance(rows, Problem)]
+    states = {int(row["vmid"]): row.get("qmpstatus") for rows in lists if not isinstance(rows, Problem) for row in rows}
+    paused = [msgspec.structs.replace(row, status=PAUSED) for row in running if states.get(row.vmid) == PAUSED]
+    return paused, {"not_read": unread} if unread else {}
+
+
 def _details(guest: Configured, added: Sequence[Option]) -> list[str]:
     """Only a search leaves matches."""
     return [*("yes" if guest.has(option) else "no" for option in added), *filter(None, ["; ".join(guest.matches)])]
@@ -170,15 +190,21 @@ def nodes_away(rows: Iterable[Resource], now: float) -> list[str]:
     ]
 
 
+_PAUSED_VM = Quantity("running, paused", PAUSED)
+"""PVE calls it running wherever it does not ask QEMU."""
+
+
 def state_of(row: Resource) -> str:
     """The status, with the last known one while the guest's node is offline."""
     if row.template:
         return "template"
+    if row.status == PAUSED:
+        return _PAUSED_VM
     return f"unknown, was {row.seen_as}" if row.seen_as not in ("", "unknown") else row.status
 
 
 def _row(row: Resource) -> list[Any]:
-    running = row.status == "running"
+    running = row.status in ("running", PAUSED)
     return [
         row.vmid,
         row.name,
@@ -355,6 +381,8 @@ def _next_steps(
 def _identity(guest: Guest, status: dict[str, Any]) -> dict[str, Any]:
     row = guest.row
     state = status.get("qmpstatus") or status.get("status", row.status)
+    if state == PAUSED:
+        state = _PAUSED_VM
     return {
         "vmid": guest.vmid,
         "name": status.get("name") or row.name,

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from quorate.homelab.homelab import Homelab
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pbs.client import BackupTask
-from quorate.pbs.server import Backup, BackupServer
-from quorate.pve.targets import DATASTORE, Subject
-from quorate.tools.backup_servers import Datastore, Server, ask_servers, choose_namespace, visible_backups
+from quorate.pbs.server import READS_AT_ONCE, Backup, BackupNamespace, BackupServer
+from quorate.problems import AuthenticationFailed, Problem, TimedOut, Unreachable, catch_problem
+from quorate.pve.tasks import gather_bounded
+from quorate.tools.backup_servers import (
+    Datastore,
+    Server,
+    ask_servers,
+    choose_namespace,
+    shows_to,
+    visible_backups,
+    visible_tasks,
+)
 from quorate.units import Quantity, duration, moment, percent, size
 
 DAY = 86400
@@ -36,24 +46,38 @@ class ServerState:
 
 
 async def read_server(server: BackupServer) -> ServerState:
+    """What a server says about itself. A datastore that cannot be read has its error instead of sizes."""
     since = int(server.clock.time()) - DAY
-    version, stores, usage, gc, failed = await asyncio.gather(
-        server.version(),
-        server.get("/admin/datastore"),
-        server.get("/status/datastore-usage"),
-        server.get("/admin/gc"),
-        server.tasks(since=since, statusfilter=["error"], limit=0),
-    )
+    version, stores = await asyncio.gather(server.version(), server.get("/admin/datastore"))
     if not stores:
         await server.refuse_blindness()
-    return ServerState(
-        server,
-        version,
-        sorted(stores or (), key=lambda row: str(row["store"])),
-        {str(row["store"]): row for row in usage or ()},
-        {str(row["store"]): row for row in gc or ()},
-        failed,
+    names = sorted(str(row["store"]) for row in stores or ())
+    usage, gc, failed = await asyncio.gather(
+        read_each(server, names, "/status/datastore-usage", "status"),
+        read_collections(server, names),
+        server.tasks(since=since, statusfilter=["error"], limit=0),
     )
+    return ServerState(server, version, sorted(stores or (), key=lambda row: str(row["store"])), usage, gc, failed)
+
+
+async def read_collections(server: BackupServer, stores: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Garbage collection, by datastore."""
+    return await read_each(server, stores, "/admin/gc", "gc")
+
+
+async def read_each(server: BackupServer, stores: Sequence[str], path: str, part: str) -> dict[str, Mapping[str, Any]]:
+    """A list about all datastores; if one makes it fail, each of them alone, with the `error` of those that do."""
+    try:
+        return {str(row["store"]): row for row in await server.get(path) or ()}
+    except (Unreachable, TimedOut, AuthenticationFailed):
+        raise
+    except Problem:
+        reads = [partial(catch_problem, server.get(f"/admin/datastore/{name}/{part}")) for name in stores]
+        answers = await gather_bounded(READS_AT_ONCE, reads)
+    return {
+        name: {"store": name, "error": answer.what} if isinstance(answer, Problem) else answer or {}
+        for name, answer in zip(stores, answers, strict=True)
+    }
 
 
 @operation(
@@ -72,15 +96,22 @@ async def pbs_status(
         return await _describe_datastore(homelab, server, datastore)
     states, silent = await ask_servers(homelab, server, read_server)
     visible = {
-        name: [row for row in state.stores if not _is_hidden(homelab, f"{name}/{row['store']}")]
+        name: [row for row in state.stores if shows_to(homelab)(BackupNamespace(name, str(row["store"])))]
         for name, state in states.items()
     }
     rows = [_row(states[name], store) for name, stores in visible.items() for store in stores]
     table = page(COLUMNS, rows, limit=len(rows) or 1, offset=0)
+    failed_tasks = {name: await visible_tasks(homelab, state.server, state.failed) for name, state in states.items()}
+    blank = await homelab.blanker()
     failed = [
-        {"server": name, "type": task["worker_type"], "id": task.get("worker_id") or "", "status": task.get("status")}
-        for name, state in states.items()
-        for task in state.failed
+        {
+            "server": name,
+            "type": task["worker_type"],
+            "id": task.get("worker_id") or "",
+            "status": blank(str(task.get("status") or "")),
+        }
+        for name, tasks in failed_tasks.items()
+        for task in tasks
     ]
     table.facts = {
         "versions": {name: f"PBS {state.version}" for name, state in states.items()},
@@ -88,10 +119,6 @@ async def pbs_status(
         **({"no_answer": silent} if silent else {}),
     }
     return table
-
-
-def _is_hidden(homelab: Homelab, place: str) -> bool:
-    return homelab.hides is not None and homelab.hides(Subject(DATASTORE, place)) is not None
 
 
 def _row(state: ServerState, store: Mapping[str, Any]) -> list[Any]:
@@ -114,7 +141,7 @@ def _row(state: ServerState, store: Mapping[str, Any]) -> list[Any]:
         str(gc.get("last-run-state") or ""),
         moment(gc["next-run"]) if gc.get("next-run") else "",
         str(store.get("maintenance") or ""),
-        str(usage.get("error") or ""),
+        str(usage.get("error") or gc.get("error") or ""),
     ]
 
 
@@ -136,13 +163,13 @@ def dedup_factor(collected: Mapping[str, Any]) -> float | None:
 async def _describe_datastore(homelab: Homelab, server: str | None, datastore: str) -> dict[str, Any]:
     """One datastore: space, namespaces with their groups and verification, garbage collection, settings."""
     chosen, place = await choose_namespace(homelab, server, datastore, "")
-    status, gc, config, places = await asyncio.gather(
+    status, gc, config, found = await asyncio.gather(
         chosen.get(f"{place.path}/status"),
         chosen.get(f"{place.path}/gc"),
         chosen.get(f"/config/datastore/{place.store}"),
-        chosen.places(place.store),
+        chosen.find_backups(place.store, shows=shows_to(homelab)),
     )
-    backups = await visible_backups(homelab, await chosen.backups(place.store))
+    backups = await visible_backups(homelab, found.backups)
     now = chosen.clock.time()
     return {
         "server": chosen.name,
@@ -154,8 +181,10 @@ async def _describe_datastore(homelab: Homelab, server: str | None, datastore: s
         "gc": _describe_gc(gc),
         "settings": {name: value for name, value in (config or {}).items() if name != "name"},
         "namespaces": {
-            each.namespace or "(root)": describe_backups([backup for backup in backups if backup.place == each], now)
-            for each in places
+            each.namespace or "(root)": {"not_read": str(found.not_read[str(each)])}
+            if str(each) in found.not_read
+            else describe_backups([backup for backup in backups if backup.place == each], now)
+            for each in found.places
         },
     }
 

@@ -22,7 +22,8 @@ from quorate.pve.targets import DATASTORE
 from quorate.pve.wire import Text, encode
 from quorate.suggestions import suggest
 from quorate.tools.api import bound_response, cut, objection
-from quorate.tools.backup_servers import Server, backup_target, server_action
+from quorate.tools.backup_servers import Server, server_action
+from quorate.tools.pbs_maintenance import targets_below
 
 _REASONS: Final = (
     ("GET", r"/admin/datastore/{store}/catalog", Reason.SHOWS_FILES),
@@ -198,7 +199,5 @@ async def _everything_in(server: BackupServer, store: str, params: Mapping[str, 
     for name in sorted(chosen):
         if group is not None and chosen == {store}:
             continue
-        places = await server.places(name)
-        concerned += [Target(DATASTORE, str(place)) for place in places]
-        concerned += [backup_target(backup.place, backup.group) for backup in await server.backups(name)]
+        concerned += await targets_below(server, BackupNamespace(server.name, name), await server.namespaces(name))
     return tuple(dict.fromkeys(concerned))

@@ -11,7 +11,7 @@ from quorate.hints import NAMED, Advice, either, see, tools
 from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, Plan
 from quorate.operations.registry import Risk, Table, operation, page
-from quorate.pbs.server import Backup, BackupServer, Group, iso
+from quorate.pbs.server import Backup, BackupServer, FoundBackups, Group, iso
 from quorate.problems import BadArgument, Conflict, Problem
 from quorate.tools.backup_servers import (
     BackupOrGroup,
@@ -24,6 +24,7 @@ from quorate.tools.backup_servers import (
     group_of_guest,
     require_visible,
     server_action,
+    shows_to,
     visible_backups,
 )
 from quorate.tools.backups import SECRET_OPTIONS, head_of, parse_config
@@ -61,16 +62,20 @@ async def pbs_backup_list(
     """Backups on backup servers, newest first."""
     groups: Sequence[Group | None] = [None] if guest is None else await group_of_guest(homelab, guest)
 
-    async def ask(chosen: BackupServer) -> list[Backup]:
-        return [backup for group in groups for backup in await chosen.backups(datastore, namespace, group)]
+    async def ask(chosen: BackupServer) -> list[FoundBackups]:
+        shows = shows_to(homelab)
+        return [await chosen.find_backups(datastore, namespace, group, shows=shows) for group in groups]
 
     answers, silent = await ask_servers(homelab, server, ask)
-    backups = await visible_backups(homelab, [backup for answer in answers.values() for backup in answer])
+    parts = [part for answer in answers.values() for part in answer]
+    backups = await visible_backups(homelab, [backup for part in parts for backup in part.backups])
+    not_read = {place: str(problem) for part in parts for place, problem in part.not_read.items()}
     backups.sort(key=lambda backup: (-backup.time, str(backup)))
     now = homelab.clock.time()
     chosen = [backup for backup in backups if only is None or backup in _select(backups, only, days * DAY, now)]
     table = page(COLUMNS, (_row(backup, now) for backup in chosen), limit=limit, offset=offset)
     table.facts = describe_backups(chosen, now) | ({"no_answer": silent} if silent else {})
+    table.facts |= {"not_read": not_read} if not_read else {}
     if table.next_offset is not None:
         table.note = "narrow with guest, datastore, namespace or only"
     return table
@@ -264,10 +269,10 @@ async def pbs_backup_delete(
     backup: BackupOrGroup,
     datastore: Datastore | None = None,
     namespace: Namespace = "",
-    keep_protected: Annotated[bool, Meta(description="Delete the others")] = False,
+    keep_protected: Annotated[bool, Meta(description="Delete the others, if some are protected")] = False,
     server: Server | None = None,
 ) -> Plan:
-    """Delete a backup, or all of a guest. Protected ones stay."""
+    """Delete a backup, or all of a guest. Refused while one is protected, unless you keep those."""
     reference = Group.parse(backup)
     chosen, place = await choose_namespace(homelab, server, datastore, namespace)
     await require_visible(homelab, place, reference)

@@ -23,10 +23,11 @@ from quorate.tools.backup_servers import (
     Server,
     ask_servers,
     choose_namespace,
-    objection_to,
     require_visible,
     server_action,
+    shows_to,
 )
+from quorate.tools.pbs import read_collections
 from quorate.tools.pbs_maintenance import (
     CHANGED,
     SHOWN,
@@ -54,11 +55,16 @@ async def pbs_job_list(
 ) -> Table:
     """Verify, prune, sync and gc jobs, and what stops them."""
     listed, silent = await ask_servers(homelab, server, list_jobs)
+    servers = {each.name: each for each in homelab.backup_servers}
+    shows = shows_to(homelab)
+    blank = await homelab.blanker()
     rows = [
-        _row(name, job_kind, job, stores)
+        _row(name, job_kind, {**job, "last-run-state": blank(str(job.get("last-run-state") or ""))}, stores)
         for name, (jobs, stores) in listed.items()
         for job_kind, job in jobs
-        if kind in (None, job_kind) and datastore in (None, job["store"])
+        if kind in (None, job_kind)
+        and datastore in (None, job["store"])
+        and all(map(shows, places_of_job(servers[name], job_kind, job)))
     ]
     table = page(COLUMNS, rows, limit=len(rows) or 1, offset=0)
     table.facts = {"no_answer": silent} if silent else {}
@@ -67,19 +73,19 @@ async def pbs_job_list(
 
 async def list_jobs(server: BackupServer) -> tuple[list[tuple[str, Mapping[str, Any]]], set[str]]:
     """The jobs by kind, and the names of the datastores."""
-    stores, verify, prune, sync, gc = await asyncio.gather(
-        server.datastores(),
+    stores = await server.datastores()
+    verify, prune, sync, gc = await asyncio.gather(
         server.get("/admin/verify"),
         server.get("/admin/prune"),
         server.get("/admin/sync", **{"sync-direction": "all"}),  # otherwise push jobs are left out
-        server.get("/admin/gc"),
+        read_collections(server, stores),
     )
     jobs = [
         (kind, job)
         for kind, rows in (("verify", verify), ("prune", prune), ("sync", sync))
         for job in sorted(rows or (), key=lambda row: str(row["id"]))
     ]
-    collections = sorted((row for row in gc or () if row.get("schedule")), key=lambda row: str(row["store"]))
+    collections = [{**row, "store": store} for store, row in sorted(gc.items()) if row.get("schedule")]
     return [*jobs, *(("gc", row) for row in collections)], set(stores)
 
 
@@ -422,7 +428,8 @@ async def _find_job(
     every = {"sync-direction": "all"} if kind == "sync" else {}
     rows = await server.get(f"/{top}/{kind}", **every) or ()
     row = next((row for row in rows if str(row["id"]) == job), None)
-    return None if row is None or await objection_to(homelab, _place_of(server, row)) else row
+    shows = shows_to(homelab)
+    return row if row is not None and all(map(shows, places_of_job(server, kind, row))) else None
 
 
 def _content(job: Mapping[str, Any]) -> list[str]:
@@ -448,15 +455,16 @@ async def _refuse_changed_job(
 
 async def _require_visible_source(homelab: Homelab, server: BackupServer, kind: str, job: Mapping[str, Any]) -> None:
     """A job that copies from a hidden datastore would show it."""
-    if (source := source_of_job(server, kind, job)) is not None:
-        await require_visible(homelab, source)
+    for place in places_of_job(server, kind, job)[1:]:
+        await require_visible(homelab, place)
 
 
-def source_of_job(server: BackupServer, kind: str, job: Mapping[str, Any]) -> BackupNamespace | None:
-    """The datastore of the same server that a job copies from."""
+def places_of_job(server: BackupServer, kind: str, job: Mapping[str, Any]) -> list[BackupNamespace]:
+    """Where a job works, and the datastore of the same server that it copies from."""
+    place = _place_of(server, job)
     if kind != "sync" or job.get("remote") or not job.get("remote-store"):
-        return None
-    return BackupNamespace(server.name, str(job["remote-store"]), str(job.get("remote-ns") or ""))
+        return [place]
+    return [place, BackupNamespace(server.name, str(job["remote-store"]), str(job.get("remote-ns") or ""))]
 
 
 def _place_of(server: BackupServer, job: Mapping[str, Any]) -> BackupNamespace:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from quorate.hints import NAMED, Advice, either, see, tools
+from quorate.hints import Advice, either, see, tools
 from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Action, Plan, Target
 from quorate.operations.registry import Risk, operation
@@ -160,9 +160,7 @@ def describe_prunes(prunes: Sequence[GroupPrune]) -> dict[str, Any]:
 
 def parse_keep(keep: str) -> dict[str, int]:
     """`last=3,daily=7` as the options of PBS. Without any, PBS would keep everything."""
-    text = retention(keep) or ""
-    if text == "keep-all=1":
-        raise BadArgument("Keeping all removes nothing", next_step=Advice("Give {keep}, such as last=3", keep=NAMED))
+    text = retention(keep, or_all=False) or ""
     pairs = (part.partition("=") for part in text.split(","))
     return {name: int(count) for name, _, count in pairs if int(count)}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -11,18 +14,29 @@ from quorate.homelab.homelab import Homelab
 from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import Risk, Table, operation, page
 from quorate.pbs.client import BackupTask, conflict_advice
-from quorate.pbs.server import BackupNamespace, BackupServer, find_server, without_time
+from quorate.pbs.server import BackupNamespace, BackupServer, Group, find_server, without_time
 from quorate.pbs.tasks import REPEATABLE, TaskSubject, type_filter
 from quorate.problems import NotFound
 from quorate.pve.targets import DATASTORE
 from quorate.pve.tasks import Report, TaskOutcome, TaskState, read_log_tail
-from quorate.tools.backup_servers import Datastore, Server, ask_servers, failure_lines, server_action, visible_tasks
+from quorate.tools.backup_servers import (
+    Datastore,
+    Server,
+    ask_servers,
+    failure_lines,
+    objection_to,
+    server_action,
+    shows_to,
+    visible_tasks,
+)
 from quorate.units import duration, moment
 
 COLUMNS = ("started", "server", "type", "id", "user", "status", "took", "task")
 READ_AT_ONCE = 500
+NOT_FOUND_BY_STORE = ("reader", "sync")
 STOP_SECONDS = 5.0
 
+_NAMED_GROUP = re.compile(r"\b(vm|ct|host)/([A-Za-z0-9_][A-Za-z0-9._-]*)")
 LogLines = Annotated[int, Meta(ge=0, le=500)]
 
 
@@ -56,19 +70,31 @@ async def pbs_task_list(
         else {}
     )
 
-    async def ask(chosen: BackupServer) -> list[dict[str, Any]]:
-        return await chosen.tasks(**filters)
+    async def ask(chosen: BackupServer) -> list[Mapping[str, Any]]:
+        rows = await chosen.tasks(**filters)
+        if datastore is not None:  # PBS finds only some types by their datastore
+            others = [kind for kind in NOT_FOUND_BY_STORE if type_filter(type or "") in kind]
+            for kind in others:
+                everywhere = await chosen.tasks(**{**filters, "store": None, "typefilter": kind})
+                rows += [row for row in everywhere if row["worker_type"] == kind and _is_in(chosen, row, datastore)]
+        return await visible_tasks(homelab, chosen, rows)
 
     listed, silent = await ask_servers(homelab, server, ask)
+    blank = await homelab.blanker()
     rows = sorted(
         ((name, row) for name, rows in listed.items() for row in rows), key=lambda each: -each[1]["starttime"]
     )
-    table = page(COLUMNS, [_row(name, row) for name, row in rows], limit=limit, offset=0)
+    table = page(COLUMNS, [_row(name, row, blank) for name, row in rows], limit=limit, offset=0)
     table.facts = {"no_answer": silent} if silent else {}
     return table
 
 
-def _row(server: str, row: dict[str, Any]) -> list[Any]:
+def _is_in(server: BackupServer, row: Mapping[str, Any], store: str) -> bool:
+    subject = TaskSubject.of(server.name, row["worker_type"], str(row.get("worker_id") or ""))
+    return any(place.store == store for place in subject.places)
+
+
+def _row(server: str, row: Mapping[str, Any], blank: Callable[[str], str]) -> list[Any]:
     ended = row.get("endtime")
     return [
         moment(row["starttime"]),
@@ -76,7 +102,7 @@ def _row(server: str, row: dict[str, Any]) -> list[Any]:
         row["worker_type"],
         str(row.get("worker_id") or ""),
         row["user"],
-        str(row.get("status") or "") if ended else "running",
+        blank(str(row.get("status") or "")) if ended else "running",
         duration(ended - row["starttime"]) if ended else "",
         row["upid"],
     ]
@@ -98,10 +124,36 @@ async def pbs_task_get(
 ) -> dict[str, Any]:
     """State and log of a task of a backup server."""
     chosen, upid = find_server(homelab.backup_servers, server), BackupTask.parse(task)
-    state = await (chosen.follow(upid, wait=wait, report=report) if wait else chosen.state_of(upid))
+    hides = homelab.hides is not None
+    row = await find_task(homelab, chosen, upid) if hides else None
+    state = await (chosen.follow(upid, wait=wait, report=None if hides else report) if wait else chosen.state_of(upid))
     log, total = await read_log_tail(chosen.client, upid, log_lines)
     state.log = [without_time(line) for line in log]
-    return _describe(chosen, state, total)
+    if row is None:
+        return _describe(chosen, state, total)
+    state.log = await _visible_lines(homelab, chosen, row, state.log)
+    state.exit = (await homelab.blanker())(state.exit or "") or None
+    return _describe(chosen, state, len(state.log))
+
+
+async def _visible_lines(
+    homelab: Homelab, server: BackupServer, row: Mapping[str, Any], lines: Sequence[str]
+) -> list[str]:
+    """The log without lines about guests that rules hide; nothing of one that may be about hidden namespaces."""
+    subject = TaskSubject.of(server.name, row["worker_type"], str(row.get("worker_id") or ""))
+    blank = await homelab.blanker()
+    shows = shows_to(homelab)
+    for place in subject.places if subject.group is None else ():
+        known = await server.namespaces(place.store) if place.store in await server.datastores() else []
+        if not all(shows(replace(place, namespace=name)) for name in known):
+            return ["The log is left out: it may name namespaces that rules hide"]
+    place = subject.places[0] if subject.places else BackupNamespace(server.name, "*")
+    visible = []
+    for line in lines:
+        groups = {Group(match[1], match[2]) for match in _NAMED_GROUP.finditer(line)}
+        if not [group for group in groups if await objection_to(homelab, place, group)]:
+            visible.append(blank(line))
+    return visible
 
 
 def _describe(server: BackupServer, state: TaskState, log_total: int) -> dict[str, Any]:
@@ -163,7 +215,7 @@ async def pbs_task_stop(homelab: Homelab, task: str, server: Server | None = Non
     return Plan(summary, (action,), after=after)
 
 
-async def find_task(homelab: Homelab, server: BackupServer, task: BackupTask) -> dict[str, Any]:
+async def find_task(homelab: Homelab, server: BackupServer, task: BackupTask) -> Mapping[str, Any]:
     """The task as the server lists it: PBS finds a running one by a part of its id, and believes the rest.
 
     Raises NotFound if the server lists none with exactly this id that the caller may see.

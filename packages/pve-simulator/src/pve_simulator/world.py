@@ -201,7 +201,8 @@ def missing_config(node: str, kind: Kind, vmid: int) -> str:
 
 
 class ListOrder:
-    """PVE keeps nodes, storages and content types in hashes, so each of its workers lists them in its own order."""
+    """PVE keeps nodes, storages, content types, the guests of a node and snapshots in hashes, so each of its workers
+    lists them in its own order."""
 
     def __init__(self, world: World) -> None:
         self._chance = random.Random(world.seed)  # noqa: S311 (repeatable on purpose)

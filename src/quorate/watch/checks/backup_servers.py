@@ -48,6 +48,12 @@ class WatchedServer:
     jobs: Sequence[tuple[str, Mapping[str, Any]]] = ()
     stores: frozenset[str] = frozenset()
     backups: Sequence[Backup] = ()
+    not_read: Mapping[str, str] = field(default_factory=dict)
+    """Why the backups of a datastore or namespace could not be read, by its place."""
+
+    def has_read(self, place: str) -> bool:
+        """Whether the backups of a place, with its namespaces, could be read."""
+        return not any(place == each or place.startswith(f"{each}/") for each in self.not_read)
 
 
 @dataclass(slots=True)
@@ -66,8 +72,8 @@ class BackupServerFacts:
     async def _read(self, server: BackupServer, state: WatchedServer) -> None:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                status, (jobs, stores), backups = await asyncio.gather(
-                    read_server(server), list_jobs(server), server.backups()
+                status, (jobs, stores), found = await asyncio.gather(
+                    read_server(server), list_jobs(server), server.find_backups()
                 )
         except (Problem, TimeoutError) as problem:
             state.missed += 1
@@ -75,7 +81,8 @@ class BackupServerFacts:
             state.problem = problem.what if isinstance(problem, Problem) else f"no answer within {LOOK_SECONDS:g} s"
             return
         state.at, state.missed, state.problem, state.answers = self.homelab.clock.time(), 0, "", True
-        state.status, state.jobs, state.stores, state.backups = status, jobs, frozenset(stores), backups
+        state.status, state.jobs, state.stores, state.backups = status, jobs, frozenset(stores), found.backups
+        state.not_read = {place: problem.what for place, problem in found.not_read.items()}
 
 
 def judge(states: Mapping[str, WatchedServer], settings: WatchSettings, now: float) -> Iterator[Observation]:
@@ -92,14 +99,18 @@ def judge(states: Mapping[str, WatchedServer], settings: WatchSettings, now: flo
             continue
         yield from _judge_space(name, state.status, settings, now)
         yield from _judge_collections(name, state.status, now)
-        yield from _judge_backups(name, state.backups, settings, now)
+        for place, why in sorted(state.not_read.items()):
+            what = f"Could not read the backups in {place}: {why}"
+            yield observe("unchecked", f"pbs {place}", "unchecked", what, show, source)
+        yield from _judge_backups(state.backups, settings, now)
         yield from _judge_jobs(name, state, now)
 
 
 def covers(states: Mapping[str, WatchedServer], source: str) -> bool:
-    """Whether a server was read after its last failure, or is no longer configured."""
-    name = source.removeprefix("pbs ")
-    return name not in states or (not states[name].problem and states[name].status is not None)
+    """Whether a server, or a datastore or namespace of it, was read after its last failure, or is not configured."""
+    place = source.removeprefix("pbs ")
+    state = states.get(place.partition("/")[0])
+    return state is None or (not state.problem and state.status is not None and state.has_read(place))
 
 
 def _judge_space(name: str, status: ServerState, settings: WatchSettings, now: float) -> Iterator[Observation]:
@@ -124,6 +135,8 @@ def _judge_space(name: str, status: ServerState, settings: WatchSettings, now: f
 
 def _judge_collections(name: str, status: ServerState, now: float) -> Iterator[Observation]:
     for store, gc in sorted(status.gc.items()):
+        if gc.get("error"):
+            continue  # its space or its backups cannot be read either, which is a finding
         place, next_call = f"{name}/{store}", tools.pbs_gc(datastore=store, server=name)
         state, last = str(gc.get("last-run-state") or "OK"), gc.get("last-run-endtime") or last_collection(gc)
         what = ""
@@ -139,14 +152,18 @@ def _judge_collections(name: str, status: ServerState, now: float) -> Iterator[O
             yield observe("pbs-gc-late", f"pbs {place}", "warning", what, next_call, f"pbs {name}")
 
 
-def _judge_backups(name: str, backups: Sequence[Backup], settings: WatchSettings, now: float) -> Iterator[Observation]:
-    source = f"pbs {name}"
+def _judge_backups(backups: Sequence[Backup], settings: WatchSettings, now: float) -> Iterator[Observation]:
     for place in sorted({str(backup.place) for backup in backups}):
+        source = f"pbs {place}"
         here = [backup for backup in backups if str(backup.place) == place]
         newest: dict[str, Backup] = {}
         for backup in here:  # newest first
             newest.setdefault(backup.group.name, backup)
-        arguments = {"server": name, "datastore": here[0].place.store, "namespace": here[0].place.namespace}
+        arguments = {
+            "server": here[0].place.server,
+            "datastore": here[0].place.store,
+            "namespace": here[0].place.namespace,
+        }
         if damaged := [backup for backup in here if backup.verified == "failed"]:
             what = f"{count_of(len(damaged), 'backup')} in {place} failed verification: {_name_guests(damaged)}"
             call = tools.pbs_backup_list(only="failed", **arguments)

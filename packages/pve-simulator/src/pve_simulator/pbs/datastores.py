@@ -177,6 +177,8 @@ class Datastore:
     history: list[float | None] = field(default_factory=list)
     """The used share of the file system, every half hour."""
     full_at: float | None = None
+    broken: str = ""
+    """What the server says while the chunk store cannot be opened."""
 
     @property
     def path(self) -> str:
@@ -188,6 +190,9 @@ class Datastore:
         return str(self.config.get("maintenance-mode", "")).partition(",")[0].removeprefix("type=")
 
     def refuse_maintenance(self, *, write: bool) -> None:
+        """Refuse what the maintenance mode or a broken disk does not allow."""
+        if self.broken:
+            raise Refusal(self.broken)
         if self.maintenance == "offline" or (write and self.maintenance == "read-only"):
             text = str(self.config["maintenance-mode"]).partition("message=")[2].strip('"')
             raise Refusal(f"datastore '{self.name}' is unavailable: {self.maintenance} maintenance mode: {text}")

@@ -50,6 +50,8 @@ for _kind in jobs.NOUNS:
 
 
 def gc_row(call: Call, store: Datastore) -> dict[str, Any]:
+    if store.broken:
+        raise Refusal(store.broken)
     row: dict[str, Any] = {**store.gc.as_row(), "store": store.name}
     schedule = store.config.get("gc-schedule")
     state = jobs.state_of(call.server, "gc", store.name, schedule)

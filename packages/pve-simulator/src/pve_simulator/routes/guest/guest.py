@@ -23,7 +23,7 @@ from pve_simulator.storage.backup_jobs import BackupJobs
 from pve_simulator.storage.restore import restore_guest
 from pve_simulator.storage.storages import FILE_BASED
 from pve_simulator.storage.volume_names import Feature, format_of, has_feature
-from pve_simulator.world import World
+from pve_simulator.world import ListOrder, World
 
 
 @route("POST /nodes/{node}/{kind}")
@@ -156,11 +156,12 @@ def _purge(world: World, context: TaskContext, guest: Guest) -> None:
 
 @route("GET /nodes/{node}/{kind}")
 def list_guests(call: Call) -> list[dict[str, Any]]:
-    return [
+    rows = [
         status.list_row(call.world, guest, full=bool(call.params.get("full")))
         for guest in call.world.guests_on(call.node, call.kind)
         if call.allowed(f"/vms/{guest.vmid}", "VM.Audit")
     ]
+    return call.world.part(ListOrder).shuffle(rows)
 
 
 @route(f"GET {GUEST}/feature")

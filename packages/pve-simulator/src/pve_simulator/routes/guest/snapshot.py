@@ -25,7 +25,7 @@ from pve_simulator.routes.guest.config import existing_snapshot, shown_snapshot
 from pve_simulator.storage import volumes
 from pve_simulator.storage.storages import Volume
 from pve_simulator.storage.volume_names import format_of, has_feature
-from pve_simulator.world import World
+from pve_simulator.world import ListOrder, World
 
 # Options that a snapshot does not contain.
 _NOT_KEPT = frozenset({"parent", "lock", "description", "vmstate", "snaptime", "snapstate"})
@@ -273,7 +273,7 @@ def snapshots(call: Call) -> list[dict[str, Any]]:
     }
     if "parent" in guest.config:
         here["parent"] = guest.config["parent"]
-    return [*rows, here]
+    return [*call.world.part(ListOrder).shuffle(rows), here]
 
 
 def _snapshot_row(guest: Guest, snapshot: Snapshot) -> dict[str, Any]:

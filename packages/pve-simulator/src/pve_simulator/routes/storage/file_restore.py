@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from typing import Any
 
 from pve_simulator.http.refusals import Refusal, bad_parameters, failure
@@ -23,7 +24,7 @@ _NO_IMAGE = "cannot run file-restore VM: package 'proxmox-backup-restore-image' 
 @route(f"GET {_FILE_RESTORE}/list")
 def list_files(call: Call) -> list[dict[str, Any]]:
     volume = _volume(call)
-    contents = _contents(archives.open_archive(call.world, volume))
+    contents = _contents(archives.open_archive(call.world, volume), volume.file_system)
     path = _decode_path(call.params["filepath"]).strip("/")
     if not path:
         return [_archive_row(name, tree) for name, tree in contents.items()]
@@ -36,14 +37,15 @@ def list_files(call: Call) -> list[dict[str, Any]]:
         rows = trees.listing(tree, inside, name)
     except BackupServerRefusal as refusal:  # it is a file
         raise failure(refusal.text) from refusal
-    return [{**row, "leaf": int(row["leaf"]), **_as_part_of_disk(name, inside)} for row in rows]
+    virtual = volume.file_system.rpartition("/")[0] if name.endswith(".img.fidx") else None
+    return [{**row, "leaf": int(row["leaf"]), **_as_part_of_disk(virtual, inside)} for row in rows]
 
 
 @route(f"GET {_FILE_RESTORE}/download")
 def download(call: Call) -> Binary:
     """A file, or a folder as an archive. What is missing is an empty answer: only the log of the task says so."""
     volume = _volume(call)
-    contents = _contents(archives.open_archive(call.world, volume))
+    contents = _contents(archives.open_archive(call.world, volume), volume.file_system)
     path = _decode_path(call.params["filepath"]).strip("/")
     name, _, inside = path.partition("/")
     _require_restore_image(call, name)
@@ -82,8 +84,8 @@ def _volume(call: Call) -> Volume:
     return volume
 
 
-def _contents(archive: Archive) -> dict[str, Tree]:
-    """The archives and disks of a backup by name."""
+def _contents(archive: Archive, file_system: str) -> dict[str, Tree]:
+    """The archives and disks of a backup by name; on a disk, where its file system is."""
     files = Tree(archive.files) if archive.files is not None else Tree()
     if archive.kind == "lxc":
         return {_CONTAINER: files}
@@ -91,9 +93,13 @@ def _contents(archive: Archive) -> dict[str, Tree]:
     empty = Entry("folder")
     partitions = [files.root, *(empty for _ in disks[1:])]  # the system is on the first disk
     return {
-        name: Tree(Entry("folder", children={"part": Entry("folder", children={"1": partition})}))
+        name: Tree(functools.reduce(_folder_around, reversed(file_system.split("/")), partition))
         for name, partition in zip(disks, partitions, strict=True)
     }
+
+
+def _folder_around(entry: Entry, name: str) -> Entry:
+    return Entry("folder", children={name: entry})
 
 
 def _archive_row(name: str, tree: Tree) -> dict[str, Any]:
@@ -101,9 +107,9 @@ def _archive_row(name: str, tree: Tree) -> dict[str, Any]:
     return {**row, "type": "v" if name.endswith(".img.fidx") else "d"}
 
 
-def _as_part_of_disk(name: str, inside: str) -> dict[str, Any]:
-    """Partition tables and partitions are virtual, like the disk."""
-    return {"type": "v"} if name.endswith(".img.fidx") and inside in ("", "part") else {}
+def _as_part_of_disk(virtual: str | None, inside: str) -> dict[str, Any]:
+    """Partition tables, partitions and volumes are virtual, like the disk."""
+    return {"type": "v"} if virtual is not None and f"{virtual}/".startswith(f"{inside}/" if inside else "") else {}
 
 
 def _require_restore_image(call: Call, name: str) -> None:
