@@ -88,9 +88,19 @@ def shortlist(things: Sequence[object], limit: int) -> str:
 
 
 def duration(seconds: float) -> Quantity:
-    """The two largest units: "3d 4h", "12m 5s"."""
+    """The two largest units: "3d 4h", "12m 5s"; "3d" if it is not even an hour more."""
     value = round(seconds, 3)
     return Quantity(_in_two_units(seconds), int(value) if value == int(value) else value)
+
+
+def span(seconds: float) -> str:
+    """Where the largest unit says enough: "3d", "12m"."""
+    return _in_two_units(seconds).partition(" ")[0] if seconds >= 60 else "less than 1m"
+
+
+def ago(seconds: float) -> str:
+    """ "3d ago", "12m ago", "just now"."""
+    return f"{span(seconds)} ago" if seconds >= 60 else "just now"
 
 
 def _in_two_units(seconds: float) -> str:
@@ -98,9 +108,11 @@ def _in_two_units(seconds: float) -> str:
     parts: list[str] = []
     for length, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
         count, left = divmod(left, length)
-        if count or (unit == "s" and not parts):
+        if parts:
+            return " ".join([*parts, *([f"{count}{unit}"] if count else [])])
+        if count or unit == "s":
             parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
+    return parts[0]
 
 
 def iso_times(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

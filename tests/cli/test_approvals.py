@@ -185,7 +185,7 @@ def test_an_earlier_denial_is_the_first_line_of_the_request_and_follows_it_in_th
 ) -> None:
     deny(environ, pending(environ), "still in use\n\x1b[2J")
     again = pending(environ, digest="e" * 64)
-    said = "You denied this less than a minute ago: still in use"
+    said = "You denied this just now: still in use"
     shown, listed = (plainly(environ, "approvals", *more).stdout for more in (("show", again), ()))
     assert shown.splitlines()[0].startswith(said)
     assert listed.splitlines()[1].strip().startswith(said)

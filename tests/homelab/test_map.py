@@ -250,7 +250,7 @@ def test_a_release_without_updates_and_a_device_unseen_for_long_are_found():
     assert str(end_of_life("alpine", "3.19.1")) == "2025-11-01"
     assert end_of_life("templeos", "5") is None
     gone = machine(2, "a", state="away", last_seen=NOW - 30 * 86400)
-    assert "30 days ago" in findings_by_kind(gone)["not seen for long"][2]
+    assert "30d ago" in findings_by_kind(gone)["not seen for long"][2]
 
 
 async def test_the_analysis_is_a_table_that_can_be_narrowed(tmp_path):

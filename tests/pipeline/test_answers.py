@@ -210,11 +210,11 @@ async def test_a_denial_comes_first_whichever_tool_or_flag_asks_again(tmp_path: 
         ]
         for tool, arguments in calls:
             refusal = await quorate.refusal(tool, **arguments, wait=0)
-            assert refusal.startswith("A person denied this 14 minutes ago: the wiki is still on it"), tool
-            assert screen.questions[-1].startswith("You denied this 14 minutes ago: the wiki is still on it"), tool
+            assert refusal.startswith("A person denied this 14m ago: the wiki is still on it"), tool
+            assert screen.questions[-1].startswith("You denied this 14m ago: the wiki is still on it"), tool
             planned = await quorate.facts(tool, **arguments, dry_run=True)
             assert next(iter(planned)) == "denied_before", tool
-            assert planned["denied_before"].startswith("A person denied this 14 minutes ago: the wiki"), tool
+            assert planned["denied_before"].startswith("A person denied this 14m ago: the wiki"), tool
         assert exists(quorate)
 
 
@@ -237,10 +237,10 @@ async def test_a_denial_is_shown_with_requests_that_already_waited_and_for_a_day
         first = next(row for row in await approvals.list() if "purge=1" not in str(row.plan) and "108" in row.summary)
         await approvals.answer(first.id, False, "boss", "not today")
         reminders = {row.word: row.reminder for row in await approvals.list()}
-        assert reminders["test-vm"].startswith("You denied this less than a minute ago: not today")
+        assert reminders["test-vm"].startswith("You denied this just now: not today")
         assert reminders["dev-sandbox"] == ""
         await quorate.clock.advance(23 * 3600)
-        assert "23 hours ago: not today" in await quorate.refusal("guest_delete", guest=GUEST, wait=0)
+        assert "23h ago: not today" in await quorate.refusal("guest_delete", guest=GUEST, wait=0)
         await quorate.clock.advance(2 * 3600)
         assert "denied" not in await quorate.refusal("guest_delete", guest=GUEST, wait=0)
 
@@ -265,7 +265,7 @@ async def test_a_denial_does_not_tell_another_caller_what_else_it_was_about(tmp_
         refusal = await other.refusal("guest_stop", guest=102, wait=0)
         planned = await other.facts("guest_stop", guest=102, dry_run=True)
         for text in (refusal, planned["denied_before"]):
-            assert "A person denied this less than a minute ago: not now" in text
+            assert "A person denied this just now: not now" in text
             assert "103" not in text
         assert row.summary in (await Approvals(quorate.app.store).list())[0].reminder
 

@@ -312,7 +312,7 @@ async def test_a_denial_is_found_by_target_on_every_replica_for_a_day(
     clock.now += 14 * 60
     stop = replace(DELETE, caller="bob/other", tool="guest_stop", digest="d" * 64, targets=("prod: guest 101",))
     again = await elsewhere.ask(stop)
-    assert again.reminder.startswith("You denied this 14 minutes ago: not yet (")
+    assert again.reminder.startswith("You denied this 14m ago: not yet (")
     assert await elsewhere.last_denial(["prod: guest 102"]) is None
     assert await elsewhere.last_denial([]) is None
     clock.now += REMEMBERED_SECONDS

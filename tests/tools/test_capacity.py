@@ -213,6 +213,34 @@ async def test_disks_count_too_and_a_vm_needs_a_node_with_its_cores(tmp_path):
         assert 0 < facts["fit"] < small
         facts, nodes = await by_node(quorate, count=1, memory="1G", cores=12)
         assert nodes["pve3"]["fit"] == 0
+        assert "more cores than the node's 8" in nodes["pve3"]["why"]
+        assert facts["one_guest"] == "12 cores, 1G of memory"
+        _, nodes = await by_node(quorate, count=1, memory="1G", disk="90T")
+        assert all("no storage holds 90T" in row["why"] for row in nodes.values())
+
+
+async def test_cores_count_by_what_is_idle_and_decide_between_nodes(tmp_path):
+    async with rig(tmp_path) as quorate:
+        quorate.sim.world.guests[108].config["cores"] = 8
+        await quorate.facts("guest_power", guest=108, action="start")
+        await quorate.clock.advance(60)
+        facts, nodes = await by_node(quorate, cores=4)
+        assert nodes["pve1"]["cores_given"] == "23 of 16 (1.4:1)"
+        assert facts["best"] == "pve2"
+        _, nodes = await by_node(quorate, cores=8)
+        assert nodes["pve3"]["fits"] == "overcommitted"
+        assert "of the node's 8 cores are idle now" in nodes["pve3"]["why"]
+        _, nodes = await by_node(quorate, cores=12, content="rootdir")
+        assert "a container gets no more than the node's 8 cores" in nodes["pve3"]["why"]
+
+
+async def test_a_node_without_a_storage_for_the_disk_says_so(tmp_path):
+    async with rig(tmp_path) as quorate:
+        for storage in quorate.sim.world.storages.values():
+            storage.content = tuple(kind for kind in storage.content if kind != "images")
+        await quorate.clock.advance(60)
+        _, nodes = await by_node(quorate, disk="1G")
+        assert nodes["pve1"]["why"] == "none of its storages takes disks of VMs (content images)"
 
 
 async def test_guests_that_have_no_room_after_a_loss_are_named(tmp_path):

@@ -297,19 +297,23 @@ async def test_the_own_rights_may_end_before_the_call_is_known(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"who": "nobody"}, "neither a user nor a token"),
         ({"who": "nobody@pve"}, "no such user"),
+        ({"who": "nobody@pve"}, "access_list kind=users"),
         ({"who": "root@pam!nothing"}, "no such token"),
+        ({"tool": "host_list"}, "not a question of PVE's privileges alone"),
+        ({"tool": "permission_audit"}, "cannot look at itself"),
         ({"paths": ["/guests/1"]}, "is not a path of the access tree"),
         ({"tool": "guest_pwoer"}, "There is no tool 'guest_pwoer'"),
         ({"tool": "guest_power", "arguments": {"guest": 108}}, "action"),
         ({"tool": "guest_delete", "guests": [108]}, "guest_delete needs the argument 'guest'. It must be an integer"),
-        ({"tool": "guest_delete", "guests": [108]}, "Give it in arguments"),
+        ({"tool": "guest_delete", "guests": [108]}, "goes into arguments"),
         ({"tool": "guest_power", "arguments": {"gast": 108}}, "guest_power has no argument 'gast'"),
         ({"tool": "guest_power", "level": "read"}, "cannot be combined"),
         ({"level": "read", "toolsets": ["gests"]}, "There is no toolset 'gests'"),
         ({"level": "read", "paths": ["/access"]}, "does not narrow an access level"),
         ({"privileges": ["VM.Everything"]}, "There is no privilege 'VM.Everything'"),
-        ({"toolsets": ["guests"]}, "toolsets requires level"),
+        ({"toolsets": ["guests"]}, "toolsets needs level"),
     ],
 )
 async def test_what_cannot_be_audited_is_explained(tmp_path, arguments, words):

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from quorate.pipeline.redaction import clean
 from quorate.surfaces.web.replies import NO_STORE, refusal
-from quorate.units import moment
+from quorate.units import ago, moment, span
 
 PATH = "/console"
 POLICY = (
@@ -66,18 +66,6 @@ def environment() -> Environment:
     made.filters |= {"heading": heading, "shown": describe}
     made.globals |= {"asset": _asset_url, "path": PATH}
     return made
-
-
-def span(seconds: float) -> str:
-    """A length of time as people say it: "5 min", "3 h", "2 d"."""
-    for name, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {name}"
-    return "less than 1 min"
-
-
-def ago(seconds: float) -> str:
-    return f"{span(seconds)} ago" if seconds >= 60 else "just now"
 
 
 def heading(name: str) -> str:

@@ -221,6 +221,9 @@ def node_is_offline(node: str) -> NodeOffline:
     )
 
 
+_MISSING_HOLDER: Final = re.compile(r"\bno such (user|token|group|role|realm)\b")
+
+
 def _where_to_look(text: str) -> Advice:
     lowered = text.lower()
     if "storage" in lowered:
@@ -229,6 +232,8 @@ def _where_to_look(text: str) -> Advice:
         return see("List the nodes", tools.node_list)
     if "task" in lowered:
         return see("List the recent tasks", tools.task_list)
+    if match := _MISSING_HOLDER.search(lowered):
+        return see(f"List the {match[1]}s", tools.access_list(kind=f"{match[1]}s"))
     return see("See what exists and where", tools.guest_list)
 
 

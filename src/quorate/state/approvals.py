@@ -17,7 +17,7 @@ from typing import Any
 from quorate.problems import Conflict, NotFound, Refused
 from quorate.state.chain import canonical
 from quorate.state.store import Row, Store, new_id, normalize_id, placeholders
-from quorate.units import moment
+from quorate.units import ago, moment
 
 PENDING_SECONDS = 15 * 60.0
 """How long a request waits for its answer."""
@@ -134,7 +134,7 @@ class Denial:
 
         Other callers read this, too, so it does not say what the denied request was.
         """
-        return f"{who} denied this {_ago(self.age)}" + (f": {self.reason}" if self.reason else "")
+        return f"{who} denied this {ago(self.age)}" + (f": {self.reason}" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,14 +466,6 @@ class Approvals:
             "targets": tuple(json.loads(row["targets"])),
         }
         return Approval(**{**row, "state": state, **lists})
-
-
-def _ago(seconds: float) -> str:
-    for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {name}{'s' if count > 1 else ''} ago"
-    return "less than a minute ago"
 
 
 def _sentence(text: str) -> str:

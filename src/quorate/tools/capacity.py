@@ -18,7 +18,7 @@ from quorate.pve.tasks import gather_bounded
 from quorate.tools.capacity_commitments import Request, count_fitting
 from quorate.tools.capacity_rooms import Placement, Room, StorageRoom, place_guests, rooms_of, storages_of
 from quorate.tools.health_findings import guest_label, names
-from quorate.units import parse_size, percent, size
+from quorate.units import count_of, parse_size, percent, size
 
 CONFIGS_AT_ONCE = 8
 CONFIGS_READ = 500
@@ -138,6 +138,7 @@ READS_AT_ONCE = 8
 NODES_SHOWN = 50
 
 COLUMNS = ("node", "fits", "memory_used", "memory_given", "cores_given", "cpu", "storage", "why")
+KINDS = {"images": "disks of VMs", "rootdir": "disks of containers"}
 # From best to worst.
 VERDICTS = ("yes", "overcommitted", "no")
 
@@ -190,7 +191,7 @@ async def capacity_plan(
         planned = Request(count, request.memory, request.cores, request.disk, content)
         return await count_fitting(pve, rows, rooms, places, planned, reserve, fails)
     fits = [_fit(room, places.get(room.node, []), request) for room in rooms]
-    fits.sort(key=lambda fit: (VERDICTS.index(fit.verdict), fit.share))
+    fits.sort(key=lambda fit: (VERDICTS.index(fit.verdict), fit.load))
     table = page(COLUMNS, [fit.row for fit in fits[:NODES_SHOWN]], limit=NODES_SHOWN, offset=0)
     table.facts = _facts(rows, rooms, fits, request)
     return table
@@ -205,7 +206,7 @@ class _Size:
 
     def __str__(self) -> str:
         parts = (
-            f"{self.cores} cores" if self.cores else "",
+            count_of(self.cores, "core") if self.cores else "",
             f"{size(self.memory)} of memory" if self.memory else "",
             f"{size(self.disk)} for {self.content}" if self.disk else "",
         )
@@ -227,6 +228,15 @@ class _Fit:
         return (self.room.memory_given + self.request.memory) / self.room.memory
 
     @property
+    def cores_share(self) -> float:
+        return (self.room.cores_given + self.request.cores) / self.room.cores
+
+    @property
+    def load(self) -> float:
+        """The resource that would be the scarcest of those that were requested."""
+        return max(self.share, self.cores_share) if self.request.cores else self.share
+
+    @property
     def row(self) -> list[Any]:
         room, cores = self.room, self.room.cores_given + self.request.cores
         return [
@@ -234,7 +244,7 @@ class _Fit:
             self.verdict,
             f"{size(room.memory_used + self.request.memory)}/{size(room.memory)}",
             f"{size(room.memory_given + self.request.memory)} {percent(self.share)}",
-            f"{cores:g} of {room.cores:g} ({cores / room.cores:.1f}:1)",
+            f"{cores:g} of {room.cores:g} ({self.cores_share:.1f}:1)",
             percent(room.load),
             str(self.storage) if self.storage else "",
             "; ".join(self.why),
@@ -247,15 +257,19 @@ def _fit(room: Room, storages: list[StorageRoom], request: _Size) -> _Fit:
     risky: list[str] = []
     if request.cores > room.cores and request.content == "images":
         impossible.append(f"PVE starts no VM with more cores than the node's {room.cores:g}")
+    elif request.cores > room.cores:
+        risky.append(f"a container gets no more than the node's {room.cores:g} cores")
+    elif request.cores > room.cores_idle:
+        risky.append(f"only {room.cores_idle:.1f} of the node's {room.cores:g} cores are idle now")
     if request.memory > room.memory_free:
         impossible.append(f"only {size(room.memory_free)} of memory are free now")
     elif request.memory > room.memory_ungiven:
         risky.append(f"guests could then claim {size(request.memory - room.memory_ungiven)} more memory than is left")
     best = max(storages, key=lambda storage: (storage.holds(request.disk), storage.free), default=None)
-    if request.disk and (best is None or best.free < request.disk):
-        listed = (
-            ", ".join(f"{storage.name} {size(storage.free)}" for storage in storages) or "it has none for this content"
-        )
+    if request.disk and best is None:
+        impossible.append(f"none of its storages takes {KINDS[request.content]} (content {request.content})")
+    elif request.disk and best is not None and best.free < request.disk:
+        listed = ", ".join(f"{storage.name} {size(storage.free)}" for storage in storages)
         impossible.append(f"no storage has {size(request.disk)} free ({listed})")
     elif best is not None and not best.holds(request.disk):
         promised = size(best.promised + request.disk)
@@ -276,6 +290,6 @@ def _facts(rows: list[Resource], rooms: list[Room], fits: list[_Fit], request: _
         facts["left_out"] = f"{len(fits) - NODES_SHOWN} nodes that fit less well"
     facts["how"] = (
         "yes: fits even if every running guest uses all it was given; overcommitted: fits as long as they do not. "
-        "Stopped guests are not counted; CPU is shared, so cores may be given several times"
+        "Stopped guests are not counted; CPU is shared, so cores may be given several times as long as some are idle"
     )
     return facts

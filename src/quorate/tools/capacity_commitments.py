@@ -25,7 +25,7 @@ CONFIGS_AT_ONCE = 8
 CONFIGS_READ = 500
 MOST_COUNTED = 1000
 
-COLUMNS = ("node", "memory", "own_use", "running", "starts_at_boot", "reserve", "left", "fit", "fit_if_it_fails")
+COLUMNS = ("node", "memory", "own_use", "running", "starts_at_boot", "reserve", "left", "fit", "fit_if_it_fails", "why")
 
 _PERCENT = re.compile(r"(\d{1,2}(?:\.\d+)?)\s*%")
 
@@ -101,7 +101,10 @@ async def count_fitting(
         for each in commitments
         if len(commitments) > 1 and fails in (None, "all", each.room.node)
     }
-    lines = [_line(each, now, losses) for each in sorted(commitments, key=lambda each: each.room.node)]
+    lines = [
+        [*_line(each, now, losses), _why_none(each, now, storages, request)]
+        for each in sorted(commitments, key=lambda each: each.room.node)
+    ]
     table = page(COLUMNS, lines, limit=len(lines), offset=0)
     table.facts = _facts(request, now, losses, fails)
     silent = sorted(set(nodes) - {room.node for room in rooms})
@@ -197,14 +200,28 @@ def _line(each: _Commitment, now: Counter[str], losses: Mapping[str, Counter[str
         size(room.memory),
         size(max(0, room.memory_used - room.guests_use)),
         f"{size(room.memory_given)} ({count_of(len(each.running), 'guest')})",
-        f"{size(sum(row.maxmem for row in each.at_boot))} ({names(map(guest_label, each.at_boot))})"
-        if each.at_boot
-        else "",
+        _describe_start(each.at_boot),
         size(each.reserve) if each.reserve else "",
         size(each.left) if each.left >= 0 else f"-{size(-each.left)}",
         now[room.node],
         "" if if_lost is None else _describe_loss(if_lost),
     ]
+
+
+def _why_none(each: _Commitment, now: Counter[str], storages: Mapping[str, list[StorageRoom]], request: Request) -> str:
+    """What keeps even one such guest from the node; empty if one fits."""
+    if now[each.room.node]:
+        return ""
+    reasons = []
+    if request.content == "images" and each.room.cores < request.cores:
+        reasons.append(f"PVE starts no VM with more cores than the node's {each.room.cores:g}")
+    if each.left < request.memory:
+        reasons.append(f"only {size(max(0, each.left))} of memory are left")
+    here = storages.get(each.room.node, [])
+    if request.disk and not any(storage.holds(request.disk) for storage in here):
+        listed = ", ".join(str(storage) for storage in here) or f"none for {request.content}"
+        reasons.append(f"no storage holds {size(request.disk)} ({listed})")
+    return "; ".join(reasons)
 
 
 def _describe_start(at_boot: Sequence[Resource]) -> str:
@@ -227,7 +244,15 @@ def _facts(
     loss = "any one node" if fails in (None, "all") else fails
     enough = {True: "yes", False: "no"}
     facts: dict[str, Any] = {
-        "one_guest": f"{size(request.memory)} of memory" + (f", {size(request.disk)} of disk" if request.disk else ""),
+        "one_guest": ", ".join(
+            part
+            for part in (
+                count_of(request.cores, "core") if request.cores else "",
+                f"{size(request.memory)} of memory",
+                f"{size(request.disk)} of disk" if request.disk else "",
+            )
+            if part
+        ),
         "requested": request.count,
         "fit": fitting,
         "answer": f"{enough[request.count <= fitting]}: {most} fit without overcommitting",

@@ -29,6 +29,10 @@ class Room:
     cores_given: float
 
     @property
+    def cores_idle(self) -> float:
+        return self.cores * max(0.0, 1 - self.load)
+
+    @property
     def memory_free(self) -> int:
         return max(0, self.memory - self.memory_used)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from pve_schema.schema import Facts
-from quorate.hints import NAMED, Advice, either
+from quorate.hints import NAMED, Advice, Sentence, either, see, tools
 from quorate.operations.arguments import WrongArguments, decode, with_known_names
 from quorate.operations.option_privileges import joined_pool
 from quorate.operations.plan import Call, Plan
@@ -33,6 +33,7 @@ from quorate.operations.registry import (
     GuestRefs,
     Operation,
     Risk,
+    find_operation,
     operation,
     operations,
 )
@@ -42,7 +43,7 @@ from quorate.pve.tasks import gather_bounded
 from quorate.pve.values import DISKS, bus_of
 from quorate.suggestions import did_you_mean, similar
 from quorate.tools.acl import checked_path
-from quorate.tools.directory import PLAIN_ID, acl, holder, roles
+from quorate.tools.directory import PLAIN_ID, TOKEN_ID, USER_ID, acl, holder, roles
 from quorate.tools.token_trial import TokenTrial, as_token
 
 READS_AT_ONCE = 8
@@ -79,17 +80,28 @@ async def permission_audit(
     """What a user or token may do on paths and guests; what it lacks for a tool call (planned, not run) or an
     access level, with the pveum commands that grant it."""
     identity = who or pve.client.identity
+    if not (USER_ID.fullmatch(identity) or TOKEN_ID.fullmatch(identity)):
+        raise BadArgument(
+            f"{identity!r} is neither a user nor a token",
+            next_step=see("Write user@realm or user@realm!token, as in the list", tools.access_list(kind="users")),
+        )
     if tool and level:
         raise BadArgument("tool and level cannot be combined", next_step="Ask for one at a time")
     asked = await _paths(pve, paths or [], guests)
-    if (arguments and not tool) or (toolsets and not level):
-        raise BadArgument("arguments requires tool, and toolsets requires level")
+    if arguments and not tool:
+        raise BadArgument(_needs("arguments", "tool"), next_step=Advice("Give {tool}", tool=NAMED))
+    if toolsets and not level:
+        raise BadArgument(_needs("toolsets", "level"), next_step=Advice("Give {level}", level=NAMED))
     question = partial(_answer, pve, asked, privileges, tool, arguments, level, toolsets)
     if secret is None:
         return {"who": identity, **await question(await _EffectivePrivileges.of(pve, identity))}
     async with as_token(pve, identity, secret) as trial:
         answer = await question(await _EffectivePrivileges.of(pve, identity, trial))
         return {"who": identity, **answer, "exercised": f"PVE answered {trial.reads} reads as {identity}"}
+
+
+def _needs(given: str, other: str) -> Sentence:
+    return Sentence(f"{{{given}}} needs {{{other}}}", **{given: NAMED, other: NAMED})
 
 
 async def _answer(
@@ -255,8 +267,16 @@ async def _for_tool(
     pve: Cluster, effective: _EffectivePrivileges, tool: str, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     chosen = operations(TOOLSETS).get(tool)
-    if chosen is None or chosen.name == "permission_audit":
-        raise BadArgument(f"There is no tool {tool!r} to look at", next_step=_suggest_tools(tool))
+    if chosen is None and find_operation(tool) is not None:
+        raise BadArgument(
+            f"What {tool} needs is not a question of PVE's privileges alone",
+            why="Hosts and backup servers have logins of their own",
+            next_step="Name a tool that is about a cluster",
+        )
+    if chosen is None:
+        raise BadArgument(f"There is no tool {tool!r}", next_step=_suggest_tools(tool))
+    if chosen.name == "permission_audit":
+        raise BadArgument(f"{tool} cannot look at itself", next_step="Name another tool")
     values = _decode_arguments(chosen, arguments)
     _refuse_to_try(chosen, values)
     facts = await pve.facts()
@@ -380,9 +400,8 @@ def _needed_call(facts: Facts, method: str, path: str, params: Mapping[str, Any]
 def _suggest_tools(tool: str) -> str:
     """Tools with a similar name, or with the same noun: names are noun_verb."""
     known = [name for name in operations(TOOLSETS) if name != "permission_audit"]
-    near = similar(tool, known, 3)
     noun = tool.partition("_")[0]
-    near += [name for name in known if name.startswith(f"{noun}_") and name not in near][: TOOLS_NAMED - len(near)]
+    near = similar(tool, known, 3) or [name for name in known if name.startswith(f"{noun}_")][:TOOLS_NAMED]
     return did_you_mean(near) if near else "Give the name of a tool"
 
 
@@ -407,7 +426,7 @@ def _decode_arguments(chosen: Operation, arguments: Mapping[str, Any]) -> dict[s
     try:
         decoded = decode(chosen, with_known_names(chosen, arguments))
     except WrongArguments as problem:
-        where = Advice("Give it in {arguments}", arguments=NAMED)
+        where = Advice("What is given to it goes into {arguments}", arguments=NAMED)
         problem.advice = problem.advice.then(where) if problem.advice else where
         raise
     values = {name: value for name, value in decoded.items() if name not in PIPELINE_ARGUMENTS}

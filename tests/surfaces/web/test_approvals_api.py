@@ -101,7 +101,7 @@ async def test_what_a_person_denies_is_not_done(quorate):
     async with quorate.client(quorate.made["model"]) as client:
         await client.call_tool("guest_stop", {"guest": [100], "wait": 0})
     (again,) = (await quorate.get("/approvals", quorate.made["person"])).json()["approvals"]
-    assert again["reminder"].startswith("You denied this less than a minute ago: not today")
+    assert again["reminder"].startswith("You denied this just now: not today")
 
 
 async def test_the_models_token_alone_answers_nothing(quorate):

@@ -13,7 +13,7 @@ from quorate.homelab.devices.sitemap import Sitemap, Tree
 from quorate.homelab.devices.store import FULL_PERCENT, used_percent
 from quorate.homelab.host import Host
 from quorate.pve.inventory import Resource
-from quorate.units import count_of, size
+from quorate.units import ago, count_of, size
 
 NEARLY_FULL = 80
 LITTLE_MEMORY = 10
@@ -222,7 +222,7 @@ def _old_release(device: Device, now: float) -> Iterator[Finding]:
 def _unseen(device: Device, now: float) -> Iterator[Finding]:
     age = now - device.last_seen
     if device.state not in ("stopped", "retired") and age > LONG_UNSEEN:
-        evidence = f"It was last seen {age / 86400:.0f} days ago" + (f" at {device.address}" if device.address else "")
+        evidence = f"It was last seen {ago(age)}" + (f" at {device.address}" if device.address else "")
         yield Finding("notice", "not seen for long", _label(device), evidence, "Turn it on, or scan the network for it")
 
 

@@ -173,7 +173,7 @@ async def test_an_earlier_denial_is_the_first_thing_on_the_card(tmp_path):
             async with quorate.client(token) as client:
                 await client.call_tool("guest_delete", {"guest": "test-vm", "purge": True, "wait": 0})
             text = (await person.get()).text
-            said = text.index("You denied this less than a minute ago: &lt;b&gt;still&lt;/b&gt; needed")
+            said = text.index("You denied this just now: &lt;b&gt;still&lt;/b&gt; needed")
             assert said < text.index('<h2 id="title-') < text.index("What will be lost")
 
 
