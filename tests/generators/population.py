@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from pve_simulator.storage.storages import Volume
 from quorate.pipeline.caller import Exchange
 from quorate.runs.store import Run, RunState
 from tests.rigs.mcp_session import Rig
@@ -70,6 +71,9 @@ def _runs(now: float) -> list[Run]:
 
 
 async def populate(quorate: Rig) -> None:
+    for node in quorate.sim.world.nodes:
+        archive = Volume("local:import/shop.ova", "import", "ova", 1024**3, 1024**3, 0)
+        quorate.sim.world.storages["local"].add(node, archive)
     for run in _runs(quorate.clock.now()):
         await quorate.app.runs.store.add(run)
     nine = quorate.sim.world.version_at_least(9)

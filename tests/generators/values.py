@@ -119,7 +119,8 @@ def by_name(world: World, image: Path) -> Mapping[str, Strategy]:
         "group": st.just("g1"), "ha_remove.rule": st.just("near"), "limit": st.integers(20, 100), "params": st.just({}),
         "timeout": st.integers(1, 600), "offset": st.just(0),
         "guest_bulk.from_storage": pick(["local-lvm", "tank"]), "image_to_template.image": st.just("https://example.com/noble.qcow2"),
-        "image_storage": st.just("local"), "template_list.image": st.just("nginx"),
+        "image_storage": st.just("local"), "vm_import.source": st.just("shop.ova"),
+        "vm_import.bus": pick(["scsi", "sata", "ide", "virtio"]), "template_list.image": st.just("nginx"),
         # -- runs
         "run": st.just(PAUSED_RUN), "run_return.run": st.just(ENDED_RUN),
         "at": st.just(moment(world.clock.now() + 86_400)), "window": pick(["22:00-05:00", "Sat,Sun 00:00-24:00"]),

@@ -65,7 +65,7 @@ MODULES: Final = {
     "cluster": "tools.cluster tools.nodes",
     "guests": "tools.guest_bulk tools.guest_diff tools.guest_options tools.guest_power tools.guests",
     "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.guest_renumber "
-    "tools.vms",
+    "tools.vm_import tools.vms",
     "configure": "tools.cloudinit tools.disks tools.nics",
     "snapshots": "tools.snapshots",
     "storage": "tools.storage_cleanup tools.storages tools.volumes",

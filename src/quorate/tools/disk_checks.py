@@ -104,7 +104,7 @@ async def _size_in_archive(pve: Cluster, node: str, volid: str) -> int:
     stem, _, inside = name.partition(".ova/")
     archive = f"{stem.removesuffix('.ova')}.ova"
     metadata = await pve.get(f"/nodes/{node}/storage/{storage}/import-metadata", volume=archive)
-    disks = dict(_named_disk(disk) for disk in metadata["disks"].values())
+    disks = dict(named_disk(disk) for disk in metadata["disks"].values())
     if volid in disks:
         return disks[volid]
     present = ", ".join(sorted(disks)) or "none"
@@ -113,11 +113,13 @@ async def _size_in_archive(pve: Cluster, node: str, volid: str) -> int:
     raise BadArgument(
         f"{volid} is an archive, not a disk",
         why="An import needs the name of the disk inside it",
-        next_step=f"Give {present}",
+        next_step=either(
+            f"Give {present}", Advice("import the whole VM", tools.vm_import(source=f"{storage}:{archive}"))
+        ),
     )
 
 
-def _named_disk(disk: Any) -> tuple[str, int]:
+def named_disk(disk: Any) -> tuple[str, int]:
     """Name and size of a disk in the metadata; older versions give only the name."""
     return (str(disk["volid"]), int(disk.get("size") or 0)) if isinstance(disk, dict) else (str(disk), 0)
 

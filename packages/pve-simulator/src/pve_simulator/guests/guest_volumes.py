@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from pve_simulator.guests import drives
 from pve_simulator.guests.drives import Properties, is_unused_key
 from pve_simulator.guests.guest import Guest, Kind, Value, volume_of_drive
 from pve_simulator.guests.tool_output import copy_efi_image, make_file_system
 from pve_simulator.nodes.tasks import TaskError
-from pve_simulator.storage import volumes
+from pve_simulator.storage import appliances, volumes
 from pve_simulator.storage.storages import FILE_BASED, Volume
 from pve_simulator.storage.volume_names import base_name
 from pve_simulator.world import World
@@ -94,10 +95,12 @@ class DiskMaker:
     def _import(self, storage_id: str, source: str, fmt: str | None) -> Volume:
         if ":" not in source:
             raise TaskError(f"could not get file size of {source}")
-        archive, inside, _ = source.partition(".ova/")
-        image = volumes.find(self._world, self._node, f"{archive}.ova" if inside else source)
+        archive, packed, inside = source.partition(".ova/")
+        image = volumes.find(self._world, self._node, f"{archive}.ova" if packed else source)
         if image is None or (image.format == "ova" and not inside):
             raise TaskError(f"cannot import from '{source}' - could not get size of {source}")
+        if inside:
+            image = _disk_of_appliance(image, source, inside)
         if drives.CLOUDINIT_VOLUME.fullmatch(image.name):
             raise TaskError(f"cannot import from '{source}' - cannot import from cloudinit disk")
         self._log(f"create full clone of drive ({source})")
@@ -159,6 +162,14 @@ class DiskMaker:
         stored = drives.render(self._world, "qemu", key, drive)
         self._log(f"{key}: successfully created disk '{stored}'")
         return stored
+
+
+def _disk_of_appliance(archive: Volume, source: str, file: str) -> Volume:
+    """A disk that is extracted from an archive."""
+    disk = appliances.of_volume(archive).disk(file)
+    if disk is None:
+        raise TaskError(f"cannot import from '{source}' - could not get size of {source}")
+    return replace(archive, format=file.rpartition(".")[2], virtual_size=disk.size, used=min(archive.used, disk.size))
 
 
 def _is_cloudinit_of(volume: Volume, vmid: int) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pve_simulator.nodes.tasks import TaskError
 
 if TYPE_CHECKING:
+    from pve_simulator.storage.appliances import Appliance
     from pve_simulator.storage.archives import Archive
     from pve_simulator.storage.oci_images import OciImage
 
@@ -56,6 +57,7 @@ class Volume:
     file_system: str = "part/1"  # where it is on the disks of a backup: also zpool/NAME, lvm/VG/LV or raw
     has_systemd: bool = True  # a container template, if its operating system normally does
     image: OciImage | None = None  # what a registry provided, if it is an application image
+    appliance: Appliance | None = None  # the VM that an OVA or OVF describes, if any
     virtual_size: int | None = None  # of an image to import: the disk size, if it differs from the file size
     file: Path | None = None  # the real file behind it, if any; deleted with the volume
 

@@ -10,7 +10,7 @@ from pve_simulator.http.routing import Call
 from pve_simulator.nodes.tasks import TaskContext, TaskError
 from pve_simulator.storage import volumes
 from pve_simulator.storage.storages import Storage, Volume
-from pve_simulator.storage.volume_names import IMPORT_NAME, ISO_NAME, TEMPLATE_NAME, VolumeName, parse
+from pve_simulator.storage.volume_names import ISO_NAME, TEMPLATE_NAME, UPLOADED_IMPORT_NAME, VolumeName, parse
 from pve_simulator.world import World
 
 _ILLEGAL_CHARACTER = re.compile(r"[^a-zA-Z0-9_.\-]")
@@ -64,7 +64,7 @@ def normalized_file_name(name: str) -> str:
 def check_file_name(content: str, name: str) -> None:
     """Refuse a file whose extension does not match its content type."""
     if content == "import":
-        if IMPORT_NAME.fullmatch(name) is None:
+        if UPLOADED_IMPORT_NAME.fullmatch(name) is None:
             raise bad_parameters({"filename": "invalid filename or wrong extension"})
         return
     pattern = ISO_NAME if content == "iso" else TEMPLATE_NAME

@@ -12,7 +12,8 @@ from pve_simulator.storage.storages import FILE_BASED, Storage
 
 ISO_NAME = re.compile(r"[^/]+\.(?:iso|img)", re.IGNORECASE)
 TEMPLATE_NAME = re.compile(r"[^/]+\.tar(?:\.(?:gz|xz|zst|bz2))?", re.IGNORECASE)
-IMPORT_NAME = re.compile(r"[a-zA-Z0-9\-.+=_]+\.(ova|qcow2|raw|vmdk)")
+UPLOADED_IMPORT_NAME = re.compile(r"[a-zA-Z0-9\-.+=_]+\.(ova|qcow2|raw|vmdk)")
+_IMPORT_NAME = re.compile(r"[a-zA-Z0-9\-.+=_]+\.(ova|ovf|qcow2|raw|vmdk)")
 _IN_ARCHIVE = re.compile(r"[a-zA-Z0-9\-.+=_]+\.ova/[a-zA-Z0-9\-.+=_]+\.(qcow2|raw|vmdk)")
 
 _IMAGE = re.compile(r"(?:\d+/\S+/)?(\d+)/([^/\s]+\.(raw|qcow2|vmdk|subvol))")
@@ -62,7 +63,7 @@ def _parse_file(name: str) -> VolumeName:
     if directory == "snippets" and rest and "/" not in rest:
         return VolumeName("snippets", None, "raw")
     if directory == "import":
-        imported = IMPORT_NAME.fullmatch(rest)
+        imported = _IMPORT_NAME.fullmatch(rest)
         if imported is not None:
             return VolumeName("import", None, imported[1])
         inside = _IN_ARCHIVE.fullmatch(rest)

@@ -9,7 +9,7 @@ from pve_simulator.guests.guest import Kind
 from pve_simulator.http.refusals import bad_parameters, existing, failure
 from pve_simulator.http.routing import Call, route
 from pve_simulator.nodes.tasks import TaskContext, TaskError, Work
-from pve_simulator.storage import archives, volume_access, volumes
+from pve_simulator.storage import appliances, archives, volume_access, volumes
 from pve_simulator.storage.storages import FILE_BASED, Storage, Volume
 from pve_simulator.storage.volume_names import VolumeName, parse
 from pve_simulator.world import World
@@ -199,7 +199,8 @@ def _copying(world: World, node: str, source: str, target_node: str, target: str
         await context.sleep(1.0 + volume.used / 1024**3)
         now = int(world.clock.now())
         copied = Volume(target, volume.content, volume.format, volume.size, volume.used, now, vmid=parsed.vmid)
-        copied.archive, copied.checksums, copied.image = volume.archive, volume.checksums, volume.image
+        copied.archive, copied.checksums = volume.archive, volume.checksums
+        copied.image, copied.appliance = volume.image, volume.appliance
         storage.add(target_node, copied)
         context.log(f"DEBUG: end worker {upid}")
 
@@ -211,18 +212,11 @@ def import_metadata(call: Call) -> dict[str, Any]:
     volid = f"{call.values['storage']}:{call.params['volume']}"
     storage, parsed = volume_access.check_access(call, volid)
     volume = volumes.existing(call.world, call.node, volid)
-    if parsed.content != "import" or parsed.format != "ova":
-        raise failure(f"storage type '{storage.type}' does not support import of '{parsed.format}'")
-    name = volume.name.rpartition("/")[2].removesuffix(".ova")
-    disk = f"{volid}/{name}-disk1.vmdk"
-    return {
-        "type": "vm",
-        "source": "ova",
-        "create-args": {"name": name, "cores": 1, "memory": 1024},
-        "disks": {"scsi0": {"volid": disk, "size": volume.disk_size}},
-        "net": {},
-        "warnings": [{"type": "ova-needs-extracting"}],
-    }
+    if parsed.content != "import":
+        raise failure(f"invalid content type '{parsed.content}'")
+    if parsed.format not in ("ova", "ovf"):
+        raise failure("invalid format")
+    return appliances.metadata(call.world, call.node, storage, volume)
 
 
 @route("GET /nodes/{node}/storage/{storage}/content")

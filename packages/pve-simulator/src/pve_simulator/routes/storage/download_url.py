@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from pve_simulator.clock import log_time
-from pve_simulator.guests.guest import MIB
+from pve_simulator.guests.guest import GIB, MIB
 from pve_simulator.http.refusals import failure
 from pve_simulator.http.routing import Call, route
 from pve_simulator.nodes.tasks import TaskContext, TaskError, Work
 from pve_simulator.storage import volume_access, volumes
+from pve_simulator.storage.appliances import Appliance, ApplianceDisk
 from pve_simulator.storage.storages import FILE_BASED, Storage, Volume
 from pve_simulator.world import World
 
@@ -34,6 +34,7 @@ class RemoteFile:
     url: str
     size: int
     mimetype: str
+    appliance: Appliance | None = None
 
     @property
     def name(self) -> str:
@@ -62,10 +63,24 @@ _IMAGES = (
     ("https://enterprise.proxmox.com/iso/proxmox-ve_9.1-1.iso", 1785, _ISO),
     ("https://enterprise.proxmox.com/iso/proxmox-backup-server_4.1-1.iso", 1510, _ISO),
 )
-CATALOGUE: Mapping[str, RemoteFile] = {
+CATALOGUE: dict[str, RemoteFile] = {
     url: RemoteFile(url, megabytes * MIB + 4096 * (index + 1), mimetype)
     for index, (url, megabytes, mimetype) in enumerate(_IMAGES)
 }
+_HOME_ASSISTANT = RemoteFile(
+    "https://github.com/home-assistant/operating-system/releases/download/16.3/haos_ova-16.3.ova",
+    498 * MIB,
+    _BINARY,
+    Appliance(
+        "HomeAssistant",
+        (ApplianceDisk("sata0", "haos_ova-16.3.vmdk", 32 * GIB),),
+        cores=2,
+        memory=4096,
+        efi=True,
+        networks=("e1000",),
+    ),
+)
+CATALOGUE |= {_HOME_ASSISTANT.url: _HOME_ASSISTANT}
 _HOSTS = frozenset(urlsplit(url).hostname for url in CATALOGUE)
 
 
@@ -139,7 +154,7 @@ def download(
             volume_access.verify(context, remote.checksum(expected[0]), expected[1])
         known = {algorithm: remote.checksum(algorithm) for algorithm in ALGORITHMS}
         full = "download failed: Cannot write to file (No space left on device)"
-        volume_access.store_file(world, storage, node, volid, remote.size, known, full)
+        volume_access.store_file(world, storage, node, volid, remote.size, known, full).appliance = remote.appliance
         context.log(f"download of '{url}' to '{path}' finished")
 
     return work
