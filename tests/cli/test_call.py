@@ -108,7 +108,7 @@ NOT_IN_THE_DEMO = {
     "firewall_delete": "no rule", "ha_rule_set": "not under HA",
     "image_upload": "No such file",
     "replication_delete": "no replication job", "replication_run": "no replication job",
-    "change_undo": "There is no change",
+    "change_undo": "There is no change", "vm_import": "have no appliance",
     **dict.fromkeys(("guest_remote_migrate", "run_remote_move"), "There is no cluster 'other'"),
     "run_rolling_update": "guests cannot be moved",
     **dict.fromkeys(("run_control", "run_get", "run_return", "run_wait"), "There is no run"),
