@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from aiohttp import web as other_site
 
-from tests.browser.conftest import PHONE, TABLET, WIDE, surfing
-from tests.rigs.console import PASSPHRASE, ask_to_delete, console
+from quorate.pve.connection import Limits
+from quorate.watch.finding_store import Findings, NextCall, Observation
+from tests.browser.conftest import DESKTOP, PHONE, TABLET, WIDE, surfing
+from tests.rigs.console import PASSPHRASE, ask_to_delete, browser, console
+from tests.rigs.several_clusters import several_clusters
+from tests.rigs.web_server import served
 
 pytestmark = pytest.mark.anyio
 PAGES = {
@@ -17,6 +24,7 @@ PAGES = {
     "inventory": "/inventory",
     "guest": "/guests/102",
     "action": "/guests/108/start",
+    "restore": "/guests/203/restore-file",
     "hosts": "/hosts",
     "search": "/search?q=pve",
     "map": "/map",
@@ -147,44 +155,124 @@ async def test_freezing_shows_on_every_open_page(tmp_path):
             assert not freezing.complaints + other.complaints
 
 
-@pytest.mark.parametrize("viewport", [None, PHONE], ids=["desktop", "phone"])
-async def test_every_page_fits_the_screen_and_has_nothing_serious_for_axe(tmp_path, axe, viewport):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, TABLET, DESKTOP, WIDE], ids=["390", "768", "1280", "1920"])
+async def test_every_page_fits_the_screen_and_has_nothing_serious_for_axe(tmp_path, axe, viewport, scheme):
+    async def check(name, path):
+        await operator.go(path)
+        await operator.page.wait_for_load_state("load")
+        if name == "guest":
+            await operator.page.wait_for_selector("#charts canvas")
+            assert max(await operator.page.evaluate(CHARTS)) <= 0, "a chart covers its neighbor"
+        if name == "overview":
+            await operator.page.wait_for_selector("text=have no backup")
+        await operator.picture(f"{name}-{scheme}-{viewport['width']}")
+        assert await too_wide(operator) <= 0, f"{name} is too wide"
+        assert not await serious(operator, axe), name
+
     async with console(tmp_path, toolsets=("all", "homelab")) as quorate:
         token = await quorate.token("alice", "admin")
-        await ask_to_delete(quorate, token)
-        async with quorate.client(token) as client:
-            await client.call_tool("guest_power", {"guest": "win11", "action": "start"})
-        for scheme in ("light", "dark"):
-            options = {"color_scheme": scheme, **({"viewport": viewport} if viewport else {})}
-            async with surfing(quorate, token, bypass_csp=True, **options) as operator:  # so that axe can be added
-                for name, path in PAGES.items():
-                    await operator.go(path)
-                    await operator.page.wait_for_load_state("load")
-                    if name == "guest":
-                        await operator.page.wait_for_selector("#charts canvas")
-                        assert max(await operator.page.evaluate(CHARTS)) <= 0, "a chart covers its neighbor"
-                    await operator.picture(f"{name}-{scheme}" + ("-phone" if viewport else ""))
-                    wide = await operator.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                    assert wide <= 0, f"{name} is {wide} pixels too wide"
-                    await operator.page.evaluate(axe)
-                    violations = await operator.page.evaluate("axe.run().then(found => found.violations)")
-                    severe = [violation for violation in violations if violation["impact"] in ("serious", "critical")]
-                    serious = [(violation["id"], violation["nodes"][0]["html"]) for violation in severe]
-                    assert not serious, (name, scheme, serious)
-                assert not operator.complaints
+        await look_busy(quorate, token)
+        pages = {**PAGES, "entry": await entry_of(quorate, token)}
+        options: dict[str, Any] = {
+            "color_scheme": scheme,
+            "viewport": viewport,
+            "bypass_csp": True,
+        }  # so that axe can be added
+        async with surfing(quorate, token, **options) as operator:
+            for name, path in pages.items():
+                await check(name, path)
+            approval = await ask_to_delete(quorate, token)
+            await check("overview with a request", "")
+            await check("approval", f"/approvals/{approval}")
+            assert not operator.complaints
 
 
-@pytest.mark.parametrize("viewport", [TABLET, WIDE], ids=["tablet", "wide"])
-async def test_every_page_fits_other_screens_with_thousands_of_guests(tmp_path, viewport):
+async def test_the_login_fits_every_screen_and_has_nothing_serious_for_axe(tmp_path, axe):
+    async with console(tmp_path) as quorate:
+        await quorate.token("alice", "admin")
+        for viewport in (PHONE, TABLET, DESKTOP, WIDE):
+            for scheme in ("light", "dark"):
+                options: dict[str, Any] = {"color_scheme": scheme, "viewport": viewport, "bypass_csp": True}
+                async with surfing(quorate, **options) as visitor:
+                    await visitor.go()
+                    assert await too_wide(visitor) <= 0
+                    assert not await serious(visitor, axe), scheme
+
+
+async def too_wide(surfer):
+    """Pixels by which the page is wider than the screen."""
+    return await surfer.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+async def serious(surfer, axe):
+    """What axe finds that keeps someone from using the page."""
+    await surfer.page.evaluate(axe)
+    violations = await surfer.page.evaluate("axe.run().then(found => found.violations)")
+    severe = [violation for violation in violations if violation["impact"] in ("serious", "critical")]
+    return [(violation["id"], violation["nodes"][0]["html"]) for violation in severe]
+
+
+async def look_busy(quorate, token):
+    """Changes and findings, so that the pages have something to show."""
+    trouble = [
+        Observation("disk-health", "node pve2", "critical", "Disk nvme0n1 of pve2 has 41 bad sectors", "view",
+                    next=NextCall("node_list")),
+        Observation("guest-down", "guest 108", "warning", "test-vm is stopped, although it starts at boot", "view",
+                    next=NextCall("guest_power", {"guest": 108, "action": "start"})),
+    ]  # fmt: skip
+    await Findings(quorate.rig.app.store).observe("demo", trouble, lambda _: True)
+    async with quorate.client(token) as client:
+        for tool, arguments in (
+            ("guest_power", {"guest": "win11", "action": "start"}),
+            ("guest_configure", {"guest": "docker01", "cores": 6, "memory": "12 GiB", "tags": ["docker", "prod"]}),
+            ("guest_exec", {"guest": "docker01", "command": "df -h /"}),
+            ("snapshot_create", {"guest": "docker01", "snapshot": "before-update"}),
+            ("guest_configure", {"guest": "docker01", "description": "Compose stacks live in /srv, backups at 03:00."}),
+            ("guest_power", {"guest": "nobody", "action": "start"}),
+        ):
+            await client.call_tool(tool, arguments)
+
+
+async def entry_of(quorate, token):
+    """The page of the first change of settings."""
+    async with browser(quorate, token) as person:
+        page = (await person.get("/timeline?tool=guest_configure")).text
+    return re.findall(r'href="/console(/timeline/\d+)"', page)[-1]
+
+
+@pytest.mark.parametrize("viewport", [PHONE, TABLET, DESKTOP, WIDE], ids=["390", "768", "1280", "1920"])
+async def test_every_page_fits_every_screen_with_thousands_of_guests(tmp_path, viewport):
     async with console(tmp_path, toolsets=("all", "homelab"), nodes=30, guests=5000) as quorate:
         token = await quorate.token("alice", "admin")
         async with surfing(quorate, token, viewport=viewport) as operator:
             for name, path in PAGES.items():
                 await operator.go(path)
                 await operator.page.wait_for_load_state("load")
-                wide = await operator.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, f"{name} is {wide} pixels too wide"
+                assert await too_wide(operator) <= 0, f"{name} is too wide"
             assert not operator.complaints
+
+
+@pytest.mark.parametrize("viewport", [PHONE, TABLET, DESKTOP, WIDE], ids=["390", "768", "1280", "1920"])
+async def test_every_page_shows_the_other_cluster_while_one_never_answers(tmp_path, viewport, axe):
+    limits = Limits(request_seconds=60, total_seconds=60)
+    async with (
+        several_clusters(tmp_path, limits=limits, more={"toolsets": ("all", "homelab")}) as inner,
+        served(inner) as quorate,
+        surfing(quorate, viewport=viewport, bypass_csp=True) as operator,
+    ):
+        await operator.go()
+        await inner.clock.advance(60)
+        inner.sims["lab"].faults.add("latency:1000")
+        for name, path in PAGES.items():
+            path = path.replace("guest%3Dtest-vm", "guest%3Dprod/test-vm")
+            await operator.go(path)
+            await operator.page.wait_for_selector("text=lab silent since 2026-01-15 08:01")
+            assert await too_wide(operator) <= 0, f"{name} is too wide"
+            if name in ("overview", "activity", "inventory", "guest", "action"):
+                assert not await serious(operator, axe), name
+            await operator.picture(f"{name}-silent-{viewport['width']}")
+        assert not operator.complaints
 
 
 async def test_the_keyboard_alone_is_enough_to_deny(tmp_path):

@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from mcp import Client
 
 from pve_simulator.simulator import SimulatedCluster
+from quorate.app import build, demo_settings
 from quorate.cli.tools import example, explain_native
+from quorate.config import Access, Approval, Settings
 from quorate.operations.arguments import decode
 from quorate.operations.registry import TOOLSETS, operations
 from quorate.suggestions import similar_tools
@@ -105,7 +108,7 @@ NOT_IN_THE_DEMO = {
     "firewall_delete": "no rule", "ha_rule_set": "not under HA",
     "image_upload": "No such file", "vm_import": "no appliance",
     "replication_delete": "no replication job", "replication_run": "no replication job",
-    "change_undo": "There is no change",
+    "change_undo": "There is no change", "vm_import": "have no appliance",
     **dict.fromkeys(("guest_remote_migrate", "run_remote_move"), "There is no cluster 'other'"),
     "run_rolling_update": "guests cannot be moved",
     **dict.fromkeys(("run_control", "run_get", "run_return", "run_wait"), "There is no run"),
@@ -125,6 +128,30 @@ async def test_every_example_about_a_cluster_runs_unchanged(tmp_path: Path) -> N
             expected = NOT_IN_THE_DEMO.get(operation.name, "")
             assert answer.is_error is bool(expected), f"{operation.name}: {text_of(answer)}"
             assert expected in text_of(answer)
+
+
+NOT_ON_THE_DEMOS_BACKUP_SERVER = {
+    "pbs_backup_delete": "There is no backup", "pbs_job_run": "no verify job", "pbs_namespace_delete": "no namespace",
+    "pbs_task_get": "did not find it", "pbs_task_stop": "lists no task",
+}  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_every_example_about_backup_servers_runs_on_the_demo(tmp_path: Path) -> None:
+    settings = Settings(access=Access.ADMIN, approval=Approval.NONE, state=str(tmp_path / "state"), toolsets=("pbs",))
+    async with demo_settings(settings) as ready:
+        app = build(ready)
+        try:
+            async with Client(app.server()) as client:
+                for operation in operations(("pbs",)).values():
+                    pairs = parse_pairs(example_pairs(operation), operation.schema())
+                    more = {"dry_run": True} if operation.changes else {}
+                    answer = await client.call_tool(operation.name, {**pairs, **more})
+                    expected = NOT_ON_THE_DEMOS_BACKUP_SERVER.get(operation.name, "")
+                    assert answer.is_error is bool(expected), f"{operation.name}: {text_of(answer)}"
+                    assert expected in text_of(answer)
+        finally:
+            await app.close()
 
 
 NO_ENGINE = "no container engine"

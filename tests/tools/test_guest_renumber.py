@@ -6,7 +6,7 @@ from pve_simulator.cluster.ha_manager import HaManager
 from pve_simulator.storage.storages import Volume
 from quorate.config import Approval
 from tests.pipeline.test_approval import Person
-from tests.rigs.mcp_session import rig
+from tests.rigs.mcp_session import rig, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +117,7 @@ async def test_what_cannot_be_kept_is_said_or_refused_before_anything_happens(qu
 async def test_a_disk_that_cannot_be_renamed_stops_everything_before_the_deletion(quorate):
     answer = await quorate.call("guest_renumber", guest=VM, vmid=470)
     assert answer.is_error
+    assert "still under the old number: guest_diff guest=470 other=107" in text_of(answer)
     assert "scsi0" in quorate.sim.world.guests[VM].config
     assert not [path for method, path in quorate.sim.requests if method == "DELETE"]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from pve_simulator.pbs.datastores import with_key
 from quorate.config.policy import Policy, Rule
 from quorate.config.watch import WatchSettings
-from tests.rigs.backup_server import DAY, OWNER, BackupRig, backup_rig
+from tests.rigs.backup_server import DAY, KEY, OWNER, BackupRig, add_token, backup_rig
 
 pytestmark = pytest.mark.anyio
 
@@ -161,3 +162,40 @@ async def test_a_rule_that_hides_a_datastore_hides_its_findings(tmp_path: Path) 
         quorate.pbs.datastores["archive"].gc.upid = None
         assert "pbs-gc-late" in await cycle(quorate)
         assert await quorate.rows("finding_list", kind="pbs-gc-late") == []
+
+
+def connect_storage(quorate: BackupRig, **settings: Any) -> None:
+    """Let the storage `pbs` of the cluster be store1 on the server, as a user that may only make backups."""
+    assert quorate.pbs is not None
+    add_token(quorate.pbs, "pve", store1="DatastoreBackup")
+    storage = quorate.sim.world.storages["pbs"]
+    storage.config |= {"fingerprint": quorate.pbs.fingerprint, "datastore": "store1", "username": "pve@pbs!mcp"}
+    storage.config |= settings
+
+
+async def test_encrypted_backups_without_the_key_on_their_storage_are_found(quorate: BackupRig) -> None:
+    connect_storage(quorate)
+    with_key(quorate.store.namespaces[""]["vm", "100"].newest(), KEY)
+    assert await cycle(quorate) == {"backup-locked": "Storage pbs lacks the key of encrypted backups of 1 guest: 100"}
+    quorate.sim.world.storages["pbs"].config["encryption-key"] = KEY
+    assert await cycle(quorate) == {}
+    quorate.sim.world.storages["pbs"].config["encryption-key"] = KEY.replace("36", "37")
+    assert "backup-locked" in await cycle(quorate)
+
+
+async def test_a_retention_that_the_user_of_the_storage_may_not_carry_out_is_found(quorate: BackupRig) -> None:
+    connect_storage(quorate, **{"prune-backups": "keep-last=3"})
+    assert await cycle(quorate) == {
+        "backup-unpruned": "Storage pbs never removes old backups: pve@pbs!mcp may not prune /datastore/store1 on "
+        "vault, although the storage sets a retention"
+    }
+    rows = (await quorate.facts("cluster_health", limit=200))["rows"]
+    assert [row for row in rows if "never removes old backups" in str(row)]
+    assert quorate.pbs is not None
+    add_token(quorate.pbs, "pve", store1="DatastorePowerUser")
+    assert await cycle(quorate) == {}
+
+
+async def test_a_storage_that_keeps_all_needs_no_rights_to_prune(quorate: BackupRig) -> None:
+    connect_storage(quorate, **{"prune-backups": "keep-all=1"})
+    assert await cycle(quorate) == {}

@@ -317,6 +317,7 @@ TROUBLES = (
 ELSEWHERE = {
     "node-flapping", "guest-crashing", "storage-filling",  # below
     "pbs-unreachable", "pbs-gc-late", "pbs-job-failing", "backup-damaged",  # test_backup_servers.py
+    "backup-locked", "backup-unpruned",  # there, too
     "host-unreachable", "host-disk-full", "service-down",  # test_homelab.py
     "approval-waiting", "changes-frozen", "run-paused", "channel-failing", "watch-test",  # test_channels.py
 }  # fmt: skip

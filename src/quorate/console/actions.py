@@ -121,6 +121,10 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
                 return ChosenCall(action.tool, arguments, query(f"{PATH}/guests/{guest}", where))
         raise NotFound("The console has no such action")
 
+    async def show_guest_plan(request: Request, person: Person) -> Response:
+        plan: Response | None = await console.clusters.complete_address(request, person)
+        return plan or await guest_plan(request, person)
+
     async def choose_file(request: Request, _: Person) -> ChosenCall:
         guest, where = request.path_params["ref"], services.where(request.query_params)
         arguments = {name: value for name in FILE_FIELDS if (value := request.query_params.get(name, "").strip())}
@@ -132,6 +136,8 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
         fields = {name: request.query_params.get(name, "").strip() for name in FILE_FIELDS}
         guest, where = request.path_params["ref"], services.where(request.query_params)
         problem, status = "", 200
+        if elsewhere := await console.clusters.complete_address(request, person):
+            return elsewhere
         if fields["backup"] and fields["path"] and not request.query_params.get("form"):
             try:
                 plan: Response = await file_plan(request, person)
@@ -172,7 +178,7 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
     return [
         ("/guests/{ref}/restore-file", show_file_form),
         ("/guests/{ref}/restore-file", file_act, "POST"),
-        ("/guests/{ref}/{action}", guest_plan),
+        ("/guests/{ref}/{action}", show_guest_plan),
         ("/guests/{ref}/{action}", guest_act, "POST"),
         ("/findings/{id}/next", finding_plan),
         ("/findings/{id}/next", finding_act, "POST"),

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from quorate.console.login import PATIENCE_SECONDS, ConsoleServices, Person
+from quorate.console.templates import HEADERS, query
 from quorate.pipeline.sites import CLUSTER
 from quorate.problems import Problem, TimedOut, Unreachable
 from quorate.pve.lookup import Resource
@@ -138,15 +143,21 @@ class ClusterReader:
         last = f"{row.name or guest} was {row.status} on {row.node}, {age}" if row else None
         raise Unreachable(listed.problem, why=last, next_step="Reload the page when the cluster answers again")
 
-    async def find_guest(self, person: Person, ref: str) -> str | None:
-        """The one cluster whose list has the guest; None if there is none, or several have it."""
-        lists = await self.read_all(person)
+    async def complete_address(self, request: Request, person: Person) -> Response | None:
+        """Where to find the same page of a guest whose address does not name its cluster; None if it does, or if not
+        exactly one cluster lists the guest."""
+        ref, parameters = request.path_params["ref"], dict(request.query_params)
+        if not self._services.pipeline.sites.several or parameters.get(CLUSTER):
+            return None
         having = [
             name
-            for name, listed in lists.items()
+            for name, listed in (await self.read_all(person)).items()
             if any(row.is_guest and ref in (str(row.vmid), row.name) for row in listed.rows)
         ]
-        return having[0] if len(having) == 1 else None
+        if len(having) != 1:
+            return None
+        address = query(quote(request.url.path), {**parameters, CLUSTER: having[0]})
+        return RedirectResponse(address, status_code=303, headers=HEADERS)
 
     def _note_silence(self, cluster: str) -> Silence:
         now = self._services.now

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from quorate.console.actions import FILE_RESTORE, guest_actions, is_browsable
 from quorate.console.activity import task_title
@@ -72,9 +72,8 @@ def inventory_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show_guest(request: Request, person: Person) -> Response:
         ref, cluster = request.path_params["ref"], request.query_params.get("cluster")
         where = services.where(request.query_params)
-        if services.pipeline.sites.several and not cluster and (only := await console.clusters.find_guest(person, ref)):
-            address = query(f"{PATH}/guests/{quote(ref)}", {CLUSTER: only})
-            return RedirectResponse(address, status_code=303, headers=HEADERS)
+        if elsewhere := await console.clusters.complete_address(request, person):
+            return elsewhere
         await console.clusters.require_answer(person, cluster, ref)
         of_guest = {"guest": ref, **where}
         facts = await services.facts(person, "guest_get", **of_guest, detail=True)

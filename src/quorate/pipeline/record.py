@@ -359,7 +359,9 @@ def describe_outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:
         body = {"hosts": _table(plan, lanes)}
         plan = replace(plan, failures=())
     elif len(described) == 1:
-        repeated = ("step", "state") if described[0]["step"].startswith(plan.summary) else ("state",)
+        (step,) = steps
+        says_more = isinstance(step.call, Call) and not step.call.summary.startswith(plan.summary)
+        repeated = ("state",) if says_more else ("step", "state")
         body = {key: value for key, value in described[0].items() if key not in repeated}
     else:
         body = {"steps": described}

@@ -20,6 +20,7 @@ from quorate.pve.inventory import Resource
 from quorate.pve.tasks import gather_bounded
 from quorate.runs.store import RunStore
 from quorate.tools.backup_jobs import JOBS, guests_of, is_enabled, read_jobs
+from quorate.tools.backup_storages import storage_findings
 from quorate.tools.backups import describe_hidden_backups, hidden_guests, storage_visibility
 from quorate.tools.health_findings import (
     Finding,
@@ -350,6 +351,7 @@ async def backup_findings(pve: Cluster, days: int) -> list[Finding]:
         whose = f"{count_of(len(survey.unchecked), 'guest', 'guests')} on {nodes}"
         what = f"What backups of {whose} leave out was not checked"
         findings.append(Finding("unchecked", "backups", what, tools.backup_coverage))
+    findings += await storage_findings(pve, [backup for row in survey.rows for backup in row.backups])
     return findings + incomplete([(row.guest, row.not_included) for row in survey.incomplete])
 
 

@@ -122,6 +122,8 @@ KINDS: Mapping[str, str] = {
     "pbs-unreachable": "Nothing can be backed up there or restored from there until it answers.",
     "pbs-gc-late": "Without garbage collection, pruned backups keep their space and the datastore fills up.",
     "pbs-job-failing": "A job that fails, is late or points at nothing protects nothing.",
+    "backup-locked": "These backups cannot be restored until the storage has their key again.",
+    "backup-unpruned": "Old backups pile up until the datastore is full.",
     "backup-damaged": "Verification found damaged data: these backups cannot be restored completely.",
     "approval-waiting": "A change waits until a person decides. It expires unanswered.",
     "run-paused": "A run stopped and needs a person to continue or cancel it.",

@@ -124,7 +124,7 @@ def verification_of(backup: Backup) -> str:
     toolset="pbs",
     risk=Risk.READ,
     search_words="proxmox backup server snapshot details files guest configuration inside verification notes key",
-    example="backup=vm/100/2025-01-01T00:00:00Z",
+    example="backup=vm/102",
 )
 async def pbs_backup_get(
     homelab: Homelab,
@@ -196,7 +196,7 @@ def _update_risk(arguments: Mapping[str, Any]) -> Risk:
     idempotent=True,
     shown_by=("pbs_backup_get", "backup", "datastore", "namespace", "server"),
     search_words="proxmox backup server notes comment protect unprotect keep forever change owner of backup",
-    example='backup=vm/100/2025-01-01T00:00:00Z notes="before the upgrade"',
+    example='backup=vm/102 notes="before the upgrade"',
 )
 async def pbs_backup_update(
     homelab: Homelab,
@@ -262,7 +262,7 @@ _ALL = {"notes": NAMED, "protected": NAMED, "owner": NAMED}
     risk=Risk.DESTROY,
     shown_by=("pbs_backup_list", "datastore", "namespace", "server"),
     search_words="proxmox backup server delete remove backup snapshot group forget guest",
-    example="backup=vm/100/2025-01-01T00:00:00Z datastore=store1",
+    example="backup=vm/100/2025-01-01T00:00:00Z",
 )
 async def pbs_backup_delete(
     homelab: Homelab,

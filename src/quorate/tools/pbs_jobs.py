@@ -169,7 +169,7 @@ def _job_risk(arguments: Mapping[str, Any]) -> Risk:
     idempotent=True,
     shown_by=("pbs_job_list", "datastore", "kind", "server"),
     search_words="proxmox backup server schedule job verify weekly prune retention sync pull remote garbage collection",
-    example="kind=verify job=weekly datastore=store1 schedule='sun 03:00' again_after=30",
+    example="kind=verify job=weekly schedule='sun 03:00' again_after=30",
 )
 async def pbs_job_set(
     homelab: Homelab,

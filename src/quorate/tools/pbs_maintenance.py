@@ -45,7 +45,7 @@ CHANGED = "The backups have changed since this was planned"
     idempotent=True,
     shown_by=("pbs_status", "datastore", "server"),
     search_words="proxmox backup server verify check integrity backups chunks corrupt intact now",
-    example="datastore=store1 backup=vm/100",
+    example="backup=vm/102",
 )
 async def pbs_verify(
     homelab: Homelab,
@@ -81,7 +81,6 @@ async def pbs_verify(
     idempotent=True,
     shown_by=("pbs_status", "datastore", "server"),
     search_words="proxmox backup server garbage collection free space after prune chunks unused reclaim",
-    example="datastore=store1",
 )
 async def pbs_gc(homelab: Homelab, datastore: Datastore | None = None, server: Server | None = None) -> Plan:
     """Collect garbage: data that no backup has used for a day."""
@@ -170,7 +169,7 @@ def parse_keep(keep: str) -> dict[str, int]:
     risk=Risk.DESTROY,
     shown_by=("pbs_status", "datastore", "server"),
     search_words="proxmox backup server prune old backups retention keep last daily weekly delete thin out",
-    example="datastore=store1 keep=last=3,daily=7 backup=vm/100",
+    example="keep=last=3,daily=7 backup=vm/102",
 )
 async def pbs_prune(
     homelab: Homelab,
@@ -272,7 +271,7 @@ def describe_loss(gone: Sequence[Backup], left: Sequence[Backup]) -> list[str]:
     idempotent=True,
     shown_by=("pbs_status", "datastore", "server"),
     search_words="proxmox backup server create namespace separate clusters tenants",
-    example="datastore=store1 namespace=prod/web",
+    example="namespace=prod/web",
 )
 async def pbs_namespace_create(
     homelab: Homelab, namespace: Namespace, datastore: Datastore | None = None, server: Server | None = None
@@ -300,7 +299,7 @@ async def pbs_namespace_create(
     risk=Risk.DESTROY,
     shown_by=("pbs_status", "datastore", "server"),
     search_words="proxmox backup server delete remove namespace with its backups",
-    example="datastore=store1 namespace=old",
+    example="namespace=old",
 )
 async def pbs_namespace_delete(
     homelab: Homelab,

@@ -111,6 +111,7 @@ class StoredVolume(msgspec.Struct, frozen=True):
     parent: str | None = None
     """The volume that a linked clone builds on, as the storage writes it."""
     verification: dict[str, Any] | None = None
+    encrypted: str | int | None = None
     node: str = ""
     """A node from which it can be reached."""
     shared: bool = False
@@ -139,6 +140,11 @@ class StoredVolume(msgspec.Struct, frozen=True):
     def verified(self) -> str:
         """The result of the backup server's last verification, such as ok; empty if there was none."""
         return str((self.verification or {}).get("state", ""))
+
+    @property
+    def key(self) -> str:
+        """The fingerprint of the key that encrypted a backup, "1" if it is not known; empty if none did."""
+        return str(self.encrypted or "")
 
     def __str__(self) -> str:
         return self.volid if self.shared else f"{self.volid} on {self.node}"

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from quorate.config.watch import WatchSettings
 from quorate.hints import tools
 from quorate.homelab.homelab import Homelab
+from quorate.pbs import BackupServers
 from quorate.pbs.server import Backup, BackupServer
 from quorate.problems import Problem, TimedOut, Unreachable
+from quorate.pve.cluster import Cluster
 from quorate.pve.tasks import gather_bounded
-from quorate.tools.health_findings import Severity
+from quorate.tools.backup_storages import EncryptedBackup, lost_keys, read_backup_storages, unpruned_storages
+from quorate.tools.health_findings import Finding, Severity
 from quorate.tools.pbs import DAY, ServerState, last_collection, read_server
 from quorate.tools.pbs_jobs import list_jobs
 from quorate.units import count_of, duration
-from quorate.watch.checks import observe
+from quorate.watch.checks import observe, to_observation
 from quorate.watch.finding_store import Observation
 
 AT_ONCE = 4
@@ -48,6 +52,8 @@ class WatchedServer:
     jobs: Sequence[tuple[str, Mapping[str, Any]]] = ()
     stores: frozenset[str] = frozenset()
     backups: Sequence[Backup] = ()
+    storages: dict[str, list[Finding]] = field(default_factory=dict)
+    """What is wrong with the storages on this server, by cluster: as it was last, where one does not answer."""
     not_read: Mapping[str, str] = field(default_factory=dict)
     """Why the backups of a datastore or namespace could not be read, by its place."""
 
@@ -83,6 +89,10 @@ class BackupServerFacts:
         state.at, state.missed, state.problem, state.answers = self.homelab.clock.time(), 0, "", True
         state.status, state.jobs, state.stores, state.backups = status, jobs, frozenset(stores), found.backups
         state.not_read = {place: problem.what for place, problem in found.not_read.items()}
+        for cluster in self.homelab.every_cluster:
+            with suppress(Problem, TimeoutError):  # a cluster that does not answer is a finding of its own
+                async with asyncio.timeout(LOOK_SECONDS):
+                    state.storages[cluster.name] = await _check_storages(cluster, server, state.backups)
 
 
 def judge(states: Mapping[str, WatchedServer], settings: WatchSettings, now: float) -> Iterator[Observation]:
@@ -104,6 +114,33 @@ def judge(states: Mapping[str, WatchedServer], settings: WatchSettings, now: flo
             yield observe("unchecked", f"pbs {place}", "unchecked", what, show, source)
         yield from _judge_backups(state.backups, settings, now)
         yield from _judge_jobs(name, state, now)
+        for cluster, findings in sorted(state.storages.items()):
+            for finding in findings:
+                what = f"{finding.what} (cluster {cluster})" if len(state.storages) > 1 else finding.what
+                yield to_observation(replace(finding, what=what), source)
+
+
+async def _check_storages(cluster: Cluster, server: BackupServer, backups: Sequence[Backup]) -> list[Finding]:
+    """Which backups of its guests a cluster cannot read here, and which of its storages never remove any."""
+    servers = cluster.attachment(BackupServers)
+    storages = [row for row in await read_backup_storages(cluster) if servers.find(row) is server]
+    showing: dict[tuple[str, str], set[str]] = {}
+    for row in storages:
+        place = (str(row.get("datastore") or ""), str(row.get("namespace") or ""))
+        showing.setdefault(place, set()).add(str(row["storage"]))
+    guests = {row.vmid for row in await cluster.inventory.guests()} if storages else set()
+    encrypted = [
+        EncryptedBackup(backup.group.vmid, frozenset(names), backup.key)
+        for backup in backups
+        if backup.crypt_mode == "encrypt"
+        and backup.group.vmid in guests
+        and (names := showing.get((backup.place.store, backup.place.namespace)))
+    ]
+    stores = {f"storage {row['storage']}": f"pbs {server.name}/{row.get('datastore')}" for row in storages}
+    findings = [*lost_keys(storages, encrypted), *await unpruned_storages(cluster, storages, server)]
+    return [
+        replace(each, target=f"{stores[each.target]}:{cluster.name} {each.target}") for each in findings if each.target
+    ]
 
 
 def covers(states: Mapping[str, WatchedServer], source: str) -> bool:
