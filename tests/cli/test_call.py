@@ -106,7 +106,7 @@ def test_a_call_that_waits_for_approval_says_at_once_how_to_give_it(environ: dic
 NOT_IN_THE_DEMO = {
     "backup_job_delete": "no backup job", "backup_job_run": "no backup job",
     "firewall_delete": "no rule", "ha_rule_set": "not under HA",
-    "image_upload": "No such file", "vm_import": "no appliance",
+    "image_upload": "No such file",
     "replication_delete": "no replication job", "replication_run": "no replication job",
     "change_undo": "There is no change", "vm_import": "have no appliance",
     **dict.fromkeys(("guest_remote_migrate", "run_remote_move"), "There is no cluster 'other'"),
