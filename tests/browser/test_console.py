@@ -56,7 +56,7 @@ async def test_from_the_link_in_a_notification_to_done_takes_three_clicks(tmp_pa
 async def test_a_new_request_appears_without_reloading(tmp_path):
     async with console(tmp_path) as quorate:
         token = await quorate.token("alice", "admin")
-        async with surfing(quorate, token) as operator:
+        async with surfing(quorate, token, viewport={"width": 1280, "height": 1120}) as operator:
             await operator.page.wait_for_selector("text=No pending requests")
             await ask_to_delete(quorate, token)
             await operator.page.wait_for_selector("text=Delete vm 108 test-vm")
