@@ -341,7 +341,10 @@ def describe_dry_run(plan: Plan, checked: str, verdict: Verdict, lost: Sequence[
 
 
 def describe_nothing_to_do(plan: Plan) -> dict[str, Any]:
-    return {"result": "failed" if plan.failures else "nothing to do", "plan": plan.summary, **_remarks(plan)}
+    if plan.failures:
+        return {"result": "failed", "plan": plan.summary, **_remarks(plan)}
+    next_step = {"next": plan.next_step} if plan.next_step else {}
+    return {"result": "nothing to do", "plan": plan.summary, **_remarks(plan), **next_step}
 
 
 def describe_outcome(plan: Plan, steps: list[Step]) -> dict[str, Any]:

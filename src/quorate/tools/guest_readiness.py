@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from quorate.hints import Advice, tools
+from quorate.inside.guest_addresses import read_interfaces
 from quorate.problems import (
     BadArgument,
     Conflict,
@@ -21,11 +22,12 @@ from quorate.problems import (
     ServerFailed,
     TimedOut,
     Unreachable,
+    catch_problem,
 )
 from quorate.pve.cluster import Cluster, Guest
 from quorate.pve.tasks import Report
 from quorate.ssh.target import SSH_PORT
-from quorate.tools.guest_addresses import AddressFinder, read_reported
+from quorate.tools.guest_addresses import AddressFinder
 from quorate.units import duration
 
 WaitFor = Annotated[str, Meta(description="Start, then wait for agent, ssh or a port")]
@@ -142,7 +144,8 @@ async def _answers(host: str, port: int, *, is_ssh: bool) -> bool:
 async def _addresses(pve: Cluster, guest: Guest) -> dict[str, Any]:
     try:
         config = await guest.get("config")
-        known = await AddressFinder(pve).find(guest, config, await read_reported(guest))
+        # The guest was just started: it is asked itself, because the view may still show it as stopped.
+        known = await AddressFinder(pve).find(guest, config, await catch_problem(read_interfaces(guest)))
     except Problem:
         return {}
     addresses = known.best_first(config)
