@@ -63,6 +63,13 @@ async def test_the_top_of_a_backup_shows_disks_of_a_vm_and_folders_of_a_containe
         assert "There is hostname" in missing
 
 
+async def test_no_file_in_a_backup_is_newer_than_the_backup(tmp_path):
+    async with rig(tmp_path) as quorate:
+        facts = await quorate.facts("backup_files", backup="newest:postgres", path="/etc")
+        assert facts["rows"]
+        assert all(row[3] <= facts["made"] for row in facts["rows"] if len(row) > 3 and row[3])
+
+
 async def test_the_original_is_replaced_only_by_a_call_that_needs_admin_and_a_person(tmp_path):
     async with rig(tmp_path, ssh=True) as quorate:
         backup = await back_up(quorate, CONTAINER, "/etc/app.conf", CONFIG)
@@ -72,7 +79,7 @@ async def test_the_original_is_replaced_only_by_a_call_that_needs_admin_and_a_pe
             "backup_file_restore", backup=backup, path="/etc/app.conf", overwrite=True
         )
         planned = await quorate.facts("backup_file_restore", **call, dry_run=True)
-        assert planned["existing"].startswith("never replaced")
+        assert planned["steps"][0]["step"].endswith("to /etc/app.conf on ct 203 postgres, unless something is there")
         planned = await quorate.facts("backup_file_restore", **call, overwrite=True, dry_run=True)
         assert planned["lost"] == ["ct 203 postgres: /etc/app.conf, if it exists: what it contains now"]
         await quorate.facts("backup_file_restore", **call, overwrite=True)

@@ -225,7 +225,7 @@ class BackupTask(Upid):
             raise BadTaskId(
                 f"{text!r} is not a task id of a backup server",
                 why="Such an id is a UPID with nine fields, such as "
-                r"UPID:pbs:00000FA1:000186A1:00000001:6723A1B2:verify:store1:root@pam:",
+                r"`UPID:pbs:00000FA1:000186A1:00000001:6723A1B2:verify:store1:root@pam:`",
                 next_step=Advice("Find the id among the recent tasks", tools.pbs_task_list),
             )
         return cls(

@@ -61,7 +61,7 @@ class Upid:
         if match is None:
             raise BadTaskId(
                 f"{text!r} is not a task id",
-                why="A task id is a UPID, such as UPID:pve1:0001ABCD:00FF00FF:6723A1B2:qmstart:100:root@pam:",
+                why="A task id is a UPID, such as `UPID:pve1:0001ABCD:00FF00FF:6723A1B2:qmstart:100:root@pam:`",
                 next_step=Advice("Find the id among the recent tasks", tools.task_list),
             )
         return cls(text.strip(), match["node"], int(match["start"], 16), match["type"], match["id"], match["user"])

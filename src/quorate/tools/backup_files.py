@@ -317,7 +317,6 @@ async def backup_file_restore(
             action = replace(action, loses=(f"{machine_label(machine)}: {target}, if it exists: what it contains now",))
         else:
             action = _writing_new(action, machine, target)
-            facts |= {"existing": "never replaced; whether the path is free is looked up when it is done, not before"}
         facts |= {"guest": machine_label(machine), "way": machine.transport.description, "to": target}
     action = replace(action, line=f"{action.line}, sha256:{facts['sha256']}", needs=(*action.needs, reading))
     return Plan(f"Restore {path} of {contents.backup.volid}", (action,), facts=facts)
@@ -367,7 +366,7 @@ def _writing_new(action: Action, machine: Machine, target: str) -> Action:
         await _refuse_existing(machine, target)
         return await action.perform(context)
 
-    return replace(action, perform=perform)
+    return replace(action, summary=f"{action.summary}, unless something is there", perform=perform)
 
 
 def _saving(file: str, data: bytes, files: ServerFiles) -> Action:

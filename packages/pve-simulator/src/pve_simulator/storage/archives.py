@@ -160,6 +160,12 @@ def _data_size(world: World, node: str, drive: drives.Drive) -> int:
     return min(volume.used, volume.size)
 
 
+def _dated_until(entry: Entry, when: int) -> Entry:
+    """The tree without times after its backup."""
+    children = {name: _dated_until(child, when) for name, child in entry.children.items()}
+    return replace(entry, mtime=min(entry.mtime, when), children=children)
+
+
 def open_archive(world: World, volume: Volume) -> Archive:
     """The contents of a backup; one from before the start has its guest's current configuration."""
     if volume.archive is not None:
@@ -168,7 +174,8 @@ def open_archive(world: World, volume: Volume) -> Archive:
     vmid = volume.vmid or 100
     guest = world.guests.get(vmid)
     if guest is not None and guest.kind == kind:
-        volume.archive = pack(world, guest)
+        packed = pack(world, guest)
+        volume.archive = replace(packed, files=packed.files and _dated_until(packed.files, made_at(volume)))
     else:
         config: dict[str, Value] = {"hostname": f"CT{vmid}", "memory": 512} if kind == "lxc" else {"memory": "512"}
         volume.archive = Archive(kind, vmid, config)
