@@ -71,8 +71,11 @@ KEYS = {
     ("storage_list",): {"storage", "nodes", "type", "shared", "used", "content"},
     ("task_list",): {"started", "node", "type", "id", "user", "status", "took", "task"},
     ("snapshot_list", "docker01"): {"snapshot", "level", "taken", "age", "ram", "description"},
-    ("backup_list",): {"backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "notes"},
-}
+    ("backup_list",): {
+        "backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "verified_at", "encrypted",
+        "notes",
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call", KEYS, ids=lambda call: call[0])
@@ -82,7 +85,7 @@ def test_keys_and_types_of_lists_are_stable(call):
         for name, value in item.items():
             if name in ("size", "age", "took", "uptime"):
                 assert isinstance(value, (int, float)), name
-            if name in ("started", "made", "taken"):
+            if name in ("started", "made", "taken", "verified_at"):
                 assert value[10] == "T", name
 
 

@@ -259,6 +259,24 @@ async def test_a_backup_of_the_cluster_shows_what_its_backup_server_knows(quorat
     assert ":verify_snapshot:" in shown["backup_server"]["verified_by"]
 
 
+async def test_the_lists_of_the_cluster_show_when_a_backup_was_verified_and_the_newest_good_one(
+    quorate: BackupRig,
+) -> None:
+    await quorate.facts("backup_create", guest=102, storage="pbs")
+    volumes = [volume for volume in quorate.sim.world.storages["pbs"].volumes("pve1") if volume.vmid == 102]
+    newest, older = sorted(volumes, key=lambda volume: -volume.ctime)[:2]
+    newest.verified, older.verified, newest.encrypted = False, True, "36:3b:aa"
+    rows = {row["backup"]: row for row in await quorate.rows("backup_list", storage="pbs", guest=102)}
+    assert rows[older.volid]["verified_at"]
+    assert rows[older.volid]["verified"] == "ok"
+    assert rows[newest.volid]["encrypted"] is True
+    assert not rows[older.volid]["encrypted"]
+    (row,) = [row for row in await quorate.rows("backup_coverage", all=True) if row["vmid"] == 102]
+    assert row["verified"] == "failed"
+    everywhere = await quorate.rows("backup_list", guest=102)
+    assert row["newest_good"] == min(each["age"] for each in everywhere if each["verified"] == "ok") > row["newest"]
+
+
 async def test_a_storage_elsewhere_is_not_taken_for_a_backup_server(quorate: BackupRig) -> None:
     row = next(row for row in await quorate.rows("backup_list", storage="pbs") if row["type"] == "vm")
     assert "backup_server" not in await quorate.facts("backup_show", backup=row["backup"])

@@ -80,8 +80,8 @@ def drill_name(run: str, vmid: int) -> str:
 
 
 COLUMNS = (
-    "vmid", "name", "type", "node", "jobs", "backups", "newest", "where", "verified", "proved", "not_included",
-    "trouble",
+    "vmid", "name", "type", "node", "jobs", "backups", "newest", "where", "verified", "newest_good", "proved",
+    "not_included", "trouble",
 )  # fmt: skip
 READS_AT_ONCE = 8
 GUESTS_READ = 500
@@ -310,6 +310,7 @@ async def backup_coverage(
 
 def _row(row: Coverage, now: float, days: float, proofs: Mapping[int, tuple[float, str]]) -> list[Any]:
     newest = row.backups[0] if row.backups else None
+    good = next((backup for backup in row.backups if backup.verified == "ok"), None)
     proof = proofs.get(row.guest.vmid)
     return [
         row.guest.vmid,
@@ -321,6 +322,7 @@ def _row(row: Coverage, now: float, days: float, proofs: Mapping[int, tuple[floa
         duration(max(0.0, now - newest.ctime)) if newest else "",
         newest.storage if newest else "",
         newest.verified if newest else "",
+        duration(max(0.0, now - good.ctime)) if good else "",
         f"{duration(max(0.0, now - proof[0]))} ago" if proof else "",
         "; ".join(row.not_included),
         row.trouble(now, days),

@@ -79,7 +79,10 @@ def describe_hidden_backups(storages: Iterable[str] = (), guests: Iterable[int] 
 
 BackupRef = Annotated[str, Meta(description="As in backup_list, or newest:GUEST")]
 NEWEST = "newest"
-COLUMNS = ("backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "notes")
+COLUMNS = (
+    "backup", "guest", "name", "type", "size", "age", "made", "protected", "verified", "verified_at", "encrypted",
+    "notes",
+)  # fmt: skip
 NAMES_SHOWN = 5
 GUESTS_AT_ONCE = 100
 REMOVALS_SHOWN = 50
@@ -151,6 +154,8 @@ def _row(backup: StoredVolume, known: dict[int, str], now: float) -> list[Any]:
         moment(backup.ctime) if backup.ctime else "",
         yes(backup.protected),
         backup.verified,
+        moment(backup.verified_at) if backup.verification and backup.verified_at else "",
+        yes(bool(backup.key)),
         shorten_notes(backup.notes or ""),
     ]
 

@@ -269,10 +269,10 @@ async def pbs_backup_delete(
     backup: BackupOrGroup,
     datastore: Datastore | None = None,
     namespace: Namespace = "",
-    keep_protected: Annotated[bool, Meta(description="Delete the others, if some are protected")] = False,
+    keep_protected: Annotated[bool, Meta(description="Delete the others")] = False,
     server: Server | None = None,
 ) -> Plan:
-    """Delete a backup, or all of a guest. Refused while one is protected, unless you keep those."""
+    """Delete a backup, or all of a guest. Refused if one is protected."""
     reference = Group.parse(backup)
     chosen, place = await choose_namespace(homelab, server, datastore, namespace)
     await require_visible(homelab, place, reference)

@@ -142,6 +142,14 @@ class StoredVolume(msgspec.Struct, frozen=True):
         return str((self.verification or {}).get("state", ""))
 
     @property
+    def verified_at(self) -> int | None:
+        """When the backup server last verified it."""
+        from quorate.pbs.client import BackupTask  # which few clusters need
+
+        task = (self.verification or {}).get("upid")
+        return BackupTask.parse(str(task)).started if BackupTask.looks_like(task) else None
+
+    @property
     def key(self) -> str:
         """The fingerprint of the key that encrypted a backup, "1" if it is not known; empty if none did."""
         return str(self.encrypted or "")

@@ -49,6 +49,7 @@ class Snapshots:
             volume.size = volume.used = snapshot.size
             volume.notes, volume.protected = snapshot.notes or None, snapshot.protected
             volume.verified = None if snapshot.verification is None else snapshot.verification["state"] == "ok"
+            volume.verified_by = "" if snapshot.verification is None else str(snapshot.verification["upid"])
             volume.encrypted = snapshot.fingerprint if snapshot.crypt_mode == "encrypt" else ""
             space.volumes[volid] = volume
 

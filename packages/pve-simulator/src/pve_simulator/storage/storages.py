@@ -50,6 +50,7 @@ class Volume:
     notes: str | None = None
     protected: bool = False
     verified: bool | None = None  # None: never verified; PBS only
+    verified_by: str = ""  # the task of the backup server that verified it
     encrypted: str = ""  # the fingerprint of the key of an encrypted backup
     archive: Archive | None = None  # the contents of a backup that was made in the simulator
     checksums: dict[str, str] | None = None  # of a file, by algorithm, if known

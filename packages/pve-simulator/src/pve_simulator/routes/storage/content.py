@@ -253,5 +253,11 @@ def _volume_row(storage: Storage, volume: Volume) -> dict[str, Any]:
         row |= {"protected": 1} if volume.protected else {}
         row |= {"encrypted": volume.encrypted} if volume.encrypted else {}
         if volume.verified is not None:
-            row["verification"] = {"state": "ok" if volume.verified else "failed"}
+            upid = volume.verified_by or _verification_task(row["ctime"])
+            row["verification"] = {"state": "ok" if volume.verified else "failed", "upid": upid}
     return row
+
+
+def _verification_task(made: int) -> str:
+    """The task of a backup server that is not simulated: it verified the backup an hour later."""
+    return f"UPID:pbs:00000FA1:000186A1:00000001:{made + 3600:08X}:verificationjob:store1\\x3adaily:root@pam:"
