@@ -136,6 +136,20 @@ async def test_controlling_a_service_is_a_command(tmp_path):
 
 
 @pytest.mark.anyio
+async def test_what_a_container_made_from_an_image_starts_follows_the_patterns(tmp_path):
+    async with inside(tmp_path) as quorate:
+        before = set(quorate.sim.world.guests)
+        for options, reason in (
+            ({"entrypoint": "sh -c reboot"}, "sh -c reboot"),
+            ({"env": {"LD_PRELOAD": "/x"}}, "LD_PRELOAD"),
+            ({"env": {"PATH": "/x"}}, "PATH"),
+        ):
+            text = await quorate.refusal("container_create", template="nginx:1.29", options=options)
+            assert reason in text, text
+        assert set(quorate.sim.world.guests) == before
+
+
+@pytest.mark.anyio
 async def test_the_command_of_a_workload_follows_the_patterns(tmp_path):
     more = {"command_rules": CommandRules(allow=("nginx *", "write /srv/*"))}
     async with with_docker(tmp_path, more=more) as (quorate, engine):

@@ -95,6 +95,8 @@ SECRET_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     tool("guest_configure", guest=PLAIN_CONTAINER, options={"env": f"PGPASSWORD={GIVEN['variable']}"}),
     tool("guest_configure", guest=PLAIN_CONTAINER, options={"env": f"MYSQL_PWD={GIVEN['variable']}"}),
     tool("container_create", template="debian-13-standard", options={"env": f"PGPASSWORD={GIVEN['variable']}"}),
+    tool("container_create", template="nginx:1.29", options={"env": {"PGPASSWORD": GIVEN["variable"]}}),
+    tool("guest_configure", guest=PLAIN_CONTAINER, options={"env": {"PGPASSWORD": GIVEN["variable"]}}),
     raw("GET", f"/nodes/pve1/lxc/{PLAIN_CONTAINER}/config"),
     raw("GET", f"/nodes/pve1/lxc/{PLAIN_CONTAINER}/pending"),
     tool("guest_configure", guest=PLAIN_CONTAINER, unset=["env"]),

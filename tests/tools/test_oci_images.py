@@ -80,6 +80,21 @@ async def test_a_container_runs_an_image_with_variables_entry_point_and_a_volume
     assert "warnings" not in facts
 
 
+async def test_variables_are_changed_one_by_one_later_and_no_others_are_shown(quorate):
+    made = await quorate.facts("container_create", template=NTFY, options={"env": {"TOKEN": "Canary-4711", "A": "1"}})
+    ct = guest(quorate, made)
+    changed = {"A": "2", "NTFY_HOME": None, "B": 3}
+    facts = await quorate.facts("guest_configure", guest=ct.vmid, options={"env": changed})
+    assert {name: value for name, value in variables(ct).items() if name != "PATH"} == {
+        "TOKEN": "Canary-4711", "A": "2", "B": "3",
+    }  # fmt: skip
+    assert "PATH" in variables(ct)
+    again = await quorate.facts("guest_configure", guest=ct.vmid, options={"env": changed})
+    assert again["result"] == "nothing to do"
+    assert "Canary" not in json.dumps([facts, again])
+    assert "is not a variable" in await quorate.refusal("guest_configure", guest=ct.vmid, options={"env": {"A-B": 1}})
+
+
 async def test_a_variable_of_the_image_can_be_replaced(quorate):
     facts = await quorate.facts(
         "container_create", template="postgres:18", options={"env": ["PGDATA=/data", "POSTGRES_PASSWORD=from-a-vault"]}

@@ -9,11 +9,15 @@ import pytest
 import yaml
 
 from quorate.config.watch import WatchSettings
+from quorate.runs.store import Run, RunState, RunStore
+from quorate.state.limits import Freeze
 from tests import paths
-from tests.rigs.console import browser, console, form_with
+from tests.rigs.console import ask_to_delete, browser, console, form_with
 from tests.rigs.mcp_session import text_of
+from tests.rigs.receivers import http_receiver
 from tests.rigs.several_clusters import several_clusters
 from tests.rigs.web_server import served, web
+from tests.watch.test_channels import channel
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +85,30 @@ async def test_a_person_acknowledges_a_finding_on_the_page_that_its_message_link
             assert answered.status_code == 200, answered.text
         (now,) = [candidate for candidate in await watch.findings() if candidate.id == finding.id]
         assert (now.state, now.note) == ("acknowledged", "tomorrow")
+
+
+async def test_every_link_in_a_message_leads_through_the_login_to_its_page(tmp_path):
+    async with http_receiver() as receiver:
+        settings = WatchSettings(channels=(channel("phone", "ntfy", receiver),), public_url="https://quorate.home.lan")
+        async with console(tmp_path, toolsets=("all",), more={"watch": settings}) as quorate:
+            watch = quorate.rig.app.watch
+            assert watch is not None
+            token = await quorate.token("carol", "admin")
+            await ask_to_delete(quorate, token)
+            run = Run(
+                id="aaaaaa", title="Evacuate pve3", state=RunState.PAUSED, kind="evacuate", cluster="demo",
+                tool="run_evacuate", created=quorate.rig.clock.now(), caller={},
+            )  # fmt: skip
+            await RunStore(quorate.rig.app.store).add(run)
+            await Freeze(quorate.rig.app.store).set("carol", "storm", quorate.rig.app.audit)
+            await watch.step()
+            texts = " ".join(message.body.decode() for message in receiver.messages)
+            links = set(re.findall(r"https://quorate\.home\.lan/console([\w/-]*)", texts))
+            assert {link.split("/")[1] for link in links} == {"approvals", "runs", "freeze", "findings"}
+            for link in sorted(links):
+                async with browser(quorate) as person:
+                    page = await person.get(link, **{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate",
+                                                     "Sec-Fetch-Dest": "document"})  # fmt: skip
+                    assert page.url.path == "/console/login"
+                    landed = await person.submit(form_with(page), token=token)
+                    assert (landed.status_code, landed.url.path) == (200, f"/console{link}")

@@ -21,6 +21,7 @@ from quorate.problems import BadArgument, Conflict, NotFound
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
 from quorate.suggestions import suggest
+from quorate.tools.oci_images import merge_environment
 from quorate.units import parse_size
 
 Config = dict[str, Any]
@@ -223,7 +224,7 @@ async def guest_configure(
     }
     requested = {key: value for key, value in requested.items() if value is not None}
     table = (await pve.facts()).endpoint("PUT", f"/nodes/{{node}}/{target.row.type}/{{vmid}}/config").parameters
-    requested = _with_options(target, requested, options or {}, table)
+    requested = _with_options(target, requested, _with_variables(config, options or {}), table)
     gone = [_removable(target, key, requested, table) for key in unset or ()]
     removed = {key: config[key] for key in gone if key in config}
     changed = {key: value for key, value in requested.items() if not is_set(key, value, config)}
@@ -243,7 +244,8 @@ async def _plan(
     removed = [key for key in removals if key in config]
     if revert:
         await _require_pending(guest, revert)
-    unchanged = [f"{key} is already {config[key]}" for key in settings if key not in changed]
+    shown = {**config, "env": "set like that"}  # its values may be secrets that nobody gave here
+    unchanged = [f"{key} is already {shown[key]}" for key in settings if key not in changed]
     unchanged += [f"{key} is not set" for key in removals if key not in config]
     summary = f"Configure {guest}"
     if not changed and not removed and not revert:
@@ -364,6 +366,14 @@ def _with_options(
             raise BadArgument(f"{key} takes a string, a number or a boolean", next_step="unset removes an option")
         merged[key] = _convert_value(value, schema)
     return merged
+
+
+def _with_variables(config: Config, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Variables that are an object are changed one by one; as a text, they replace all, as PVE does it."""
+    variables = options.get("env")
+    if not isinstance(variables, Mapping):
+        return options
+    return {**options, "env": merge_environment(str(config.get("env", "")), variables)}
 
 
 def _convert_value(value: Any, schema: Mapping[str, Any]) -> Any:

@@ -171,7 +171,7 @@ def environment(value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = [f"{name}={_plain(name, inner)}" for name, inner in value.items()]
     else:
-        pairs = [str(pair) for pair in value] if isinstance(value, list) else str(value).split("\0")
+        pairs = [str(pair) for pair in value] if isinstance(value, list) else str(value).split("\0") if value else []
     for pair in pairs:
         name, equals, content = pair.partition("=")
         if not equals or not _VARIABLE.fullmatch(name):
@@ -179,6 +179,15 @@ def environment(value: Any) -> str:
         if _CONTROL.search(content):
             raise BadArgument(f"The variable {name} has a control character", why="PVE refuses them, line breaks too")
     return "\0".join(pairs)
+
+
+def merge_environment(stored: str, changes: Mapping[str, Any] | str) -> str:
+    """The option `env` with some variables changed; null removes one. PVE itself would replace all of them."""
+    if isinstance(changes, str):
+        return "\0".join((_by_name(stored) | _by_name(changes)).values())
+    kept = {name: pair for name, pair in _by_name(stored).items() if changes.get(name, "") is not None}
+    given = environment({name: value for name, value in changes.items() if value is not None}) if changes else ""
+    return "\0".join((kept | _by_name(given)).values())
 
 
 def _plain(name: Any, value: Any) -> str:
@@ -204,8 +213,7 @@ def late_settings(pve: Cluster, target: Target, path: str, settings: Mapping[str
         return call
 
     async def perform(context: StepContext) -> ActionResult:
-        stored = _by_name(str((await pve.get(path)).get("env", "")))
-        merged = "\0".join((stored | _by_name(str(late["env"]))).values())
+        merged = merge_environment(str((await pve.get(path)).get("env", "")), str(late["env"]))
         complete = replace(call, params={**late, "env": merged})
         await context.carry_out(pve, Plan(call.summary, (complete,)), context.wait, context.report)
         return ActionResult()

@@ -49,7 +49,7 @@ def runs(stopped: Sequence[Run], now: float, settings: WatchSettings) -> Iterato
             f"{run.title}" + (f" ({run.reason})" if run.reason else ""),
             evidence={"cluster": run.cluster, "state": run.state.value},
             next=NextCall(tools.run_get.tool, {"run": run.id}),
-            link=page(settings),
+            link=page(settings, f"/runs/{run.id}"),
         )
 
 
@@ -61,7 +61,7 @@ def freeze(frozen: FreezeState | None, settings: WatchSettings) -> Iterator[Obse
             severity="warning",
             what=f"All changes are frozen {frozen}",
             next=NextCall("", text="The operator lifts it with `quorate unfreeze`"),
-            link=page(settings),
+            link=page(settings, "/freeze"),
         )
 
 

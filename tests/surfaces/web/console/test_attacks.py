@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlencode
 
 import pytest
 
+from quorate.config import Approval
 from quorate.state.limits import Freeze
 from quorate.surfaces.web.credentials import LocalLogin
 from tests.pipeline.test_safety_table import tries
@@ -17,7 +19,8 @@ pytestmark = pytest.mark.anyio
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 PAGES = (
     "", "/activity", "/findings", "/timeline", "/inventory", "/map", "/policy", "/freeze", "/guests/102", "/events",
-    "/part/waiting", "/series/guest/102", "/map.svg", "/approvals/aaaaa-bbbbb", "/timeline/1",
+    "/part/waiting", "/series/guest/102", "/map.svg", "/approvals/aaaaa-bbbbb", "/timeline/1", "/part/map",
+    "/guests/203/restore-file", "/guests/203/restore-file?backup=x&path=/etc/hosts",
 )  # fmt: skip
 
 
@@ -55,6 +58,32 @@ async def test_a_form_of_another_site_does_nothing_even_with_the_right_secret(tm
         answer = await person.http.post(form.action, data=sent, headers=headers)
         assert answer.status_code == 403
         assert await Freeze(quorate.rig.app.store).state() is None
+
+
+@pytest.mark.parametrize("wrong", ["origin", "secret"])
+async def test_a_form_of_another_site_restores_no_file(tmp_path, wrong):
+    page = "/guests/203/restore-file?backup=pbs:backup/ct/203/2026-01-14T01:00:05Z&path=/etc/hosts"
+    async with console(tmp_path, approval=Approval.NONE, ssh=True) as quorate, browser(quorate) as person:
+        secret = form_with(await person.get("/freeze"), action="freeze").fields["csrf"]
+        sent = {"csrf": secret if wrong == "origin" else "0" * 64}
+        origin = "https://evil.example" if wrong == "origin" else str(person.http.base_url).rstrip("/")
+        answer = await person.http.post(f"/console{page}", data=sent, headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert not [row for row in quorate.rig.audit() if row["tool"] == "backup_file_restore"]
+
+
+async def test_notes_of_a_backup_and_paths_that_contain_markup_are_shown_as_text(tmp_path):
+    async with console(tmp_path, approval=Approval.NONE, ssh=True) as quorate, browser(quorate) as person:
+        done = await quorate.rig.facts("backup_create", guest=203, storage="pbs", notes=EVIL)
+        backup = str(done["backups"]["203"]).partition(" (")[0]
+        for page in (
+            await person.get("/guests/203/restore-file"),
+            await person.get(f"/guests/203/restore-file?{urlencode({'backup': backup, 'path': EVIL, 'to': EVIL})}"),
+            await person.get("/guests/203"),
+        ):
+            assert "&lt;script&gt;" in page.text
+            assert "<script>alert" not in page.text
+            assert "<img src=x" not in page.text
 
 
 OTHER_PAGE = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}

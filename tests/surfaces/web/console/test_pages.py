@@ -265,9 +265,15 @@ async def test_the_overview_shows_the_health_and_the_backups_of_a_cluster_in_a_p
 
 async def test_the_overview_of_five_thousand_guests_is_small(tmp_path):
     async with console(tmp_path, nodes=30, guests=5000) as quorate, browser(quorate) as person:
+        for number in range(12):
+            await quorate.rig.call(
+                "guest_configure", guest="docker01", description=f"{number} " * 2000, tags=[f"t{number}"]
+            )
         page = await person.get()
         assert len(page.content) < 100_000
         assert "more nodes" in page.text
+        for path in ("/inventory", "/timeline", "/search?q=pve", "/activity"):
+            assert len((await person.get(path)).content) < 150_000, path
         assert 'hx-trigger="load"' not in page.text, "thousands of reads for everyone who opens it"
 
 
