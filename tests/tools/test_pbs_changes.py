@@ -105,6 +105,13 @@ async def test_protected_backups_survive_a_prune(quorate: BackupRig) -> None:
     assert oldest in await names(quorate)
 
 
+async def test_a_retention_that_prunes_nothing_is_neither_taken_nor_suggested(quorate: BackupRig) -> None:
+    for tool, place in (("pbs_prune", {"datastore": "store1"}), ("backup_prune", {"storage": "nas"})):
+        assert "Keeping all removes nothing" in await quorate.refusal(tool, keep="all", **place)
+        assert "or all" not in await quorate.refusal(tool, keep="some", **place)
+    assert "or all" in await quorate.refusal("backup_job_set", schedule="02:00", storage="nas", keep="some", pool="lab")
+
+
 async def test_a_prune_that_keeps_everything_does_nothing(quorate: BackupRig) -> None:
     facts = await quorate.facts("pbs_prune", datastore="store1", keep="last=9")
     assert facts["result"] == "nothing to do"

@@ -262,3 +262,11 @@ async def test_what_is_imported_moved_or_locked_right_now_stays(quorate):
     plan = await quorate.facts("storage_cleanup", what=ALL, storage="local-lvm", dry_run=True)
     assert deletions(plan) == {ORPHAN}
     assert any("vm-781-disk-0" in line and "may not be done" in line for line in plan["kept"])
+
+
+async def test_the_result_names_what_went_and_why_also_if_it_is_one_volume(quorate):
+    put(quorate, ORPHAN, vmid=777)
+    facts = await quorate.facts("storage_cleanup", storage="local-lvm", what=["orphans"])
+    assert facts["step"].startswith(f"Delete {ORPHAN} on pve1 (1G")
+    assert facts["step"].endswith(": nothing refers to it")
+    assert not exists(quorate, ORPHAN)

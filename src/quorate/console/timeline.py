@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PAGE = 50
 LONGEST_NUMBER = 16
+_APPROVAL = re.compile(r"\w{5}-\w{5}")
 _TEXTS = ("tool", "outcome", "caller", "cluster", "target")
 
 
@@ -90,6 +92,11 @@ def steps(entry: Mapping[str, Any]) -> list[Step]:
     return [Step(str(line), str(row.get("state", "")), str(row.get("task", ""))) for line, row in rows]
 
 
+def approval_of(entry: Mapping[str, Any]) -> str:
+    """The id of the approval that it waited for or used; empty if none was."""
+    return next((word for word in str(entry.get("approval", "")).split() if _APPROVAL.fullmatch(word)), "")
+
+
 def summaries(entries: Iterable[Mapping[str, Any]]) -> list[Summary]:
     """The entries as rows of a list: what each changed, or else what it ran."""
     return [Summary(entry, alterations(entry), steps(entry)) for entry in entries]
@@ -139,6 +146,7 @@ def timeline_routes(console: Console) -> list[tuple[Any, ...]]:
             entry=entry,
             alterations=alterations(entry),
             steps=steps(entry),
+            approval=approval_of(entry),
         )
 
     async def verify(request: Request, person: Person) -> Response:

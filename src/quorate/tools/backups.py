@@ -459,7 +459,7 @@ async def backup_prune(
     vmid = None if guest is None else await vmid_of(pve, guest)
     await _may_prune(pve, storage, vmid)
     params = {
-        "prune-backups": retention(keep),
+        "prune-backups": retention(keep, or_all=False),
         "vmid": vmid,
         "type": None if type is None else {"vm": "qemu", "ct": "lxc"}[type],
     }

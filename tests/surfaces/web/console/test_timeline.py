@@ -8,7 +8,7 @@ import pytest
 
 from quorate.config import Approval
 from quorate.console.timeline import alterations, steps
-from tests.rigs.console import browser, console
+from tests.rigs.console import ask_to_delete, browser, console
 
 pytestmark = pytest.mark.anyio
 EVIL = "<script>alert(1)</script>"
@@ -58,6 +58,18 @@ async def test_a_command_is_shown_as_it_was_run(tmp_path):
             task = re.search(r'href="/console(/tasks/UPID[^"]+)">Task<', (await person.get(started)).text)
             assert task is not None
             assert (await person.get(task[1])).status_code == 200
+
+
+async def test_an_entry_that_waited_for_approval_leads_to_the_request(tmp_path):
+    async with console(tmp_path) as quorate:
+        token = await quorate.token("alice", "admin")
+        approval = await ask_to_delete(quorate, token)
+        async with browser(quorate, token) as person:
+            link = re.search(r'href="/console(/timeline/\d+)"', (await person.get("/timeline")).text)
+            assert link is not None
+            entry = (await person.get(link[1])).text
+            assert f'<a href="/console/approvals/{approval}">waiting {approval}</a>' in entry
+            assert "Delete vm 108 test-vm" in (await person.get(f"/approvals/{approval}")).text
 
 
 async def test_a_password_that_was_set_is_named_and_not_shown(tmp_path):
