@@ -80,7 +80,7 @@ async def calls(table: Table) -> None:
                 await server.open()
                 await _reads(table, server, floor, pool)
                 await _pages(table, server, GUESTS)
-                table.add("memory after these reads", server.megabytes, "MB", 95, room=1.1)
+                table.add("memory after these reads", server.megabytes, "MB", 95, room=1.2)
                 await _starts(table, server, pool)
             await _compat(table, environ, floor, pool)
             await _over_http(table, environ, pool)

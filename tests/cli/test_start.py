@@ -35,7 +35,12 @@ def test_a_command_does_without_the_modules_of_the_others() -> None:
 def test_one_tool_is_found_without_the_modules_of_others() -> None:
     imported = modules_after("call", "guest_list", "--help")
     assert "quorate.tools.guests" in imported
-    assert not imported & {"quorate.tools.hosts", "quorate.tools.disks", "quorate.runs.evacuate"}
+    assert not imported & {
+        "quorate.tools.hosts",
+        "quorate.tools.disks",
+        "quorate.runs.evacuate",
+        "quorate.operations.plan",
+    }
 
 
 def test_a_call_that_reads_does_without_the_modules_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:

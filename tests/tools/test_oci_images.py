@@ -5,7 +5,7 @@ import json
 import pytest
 
 from quorate.config import Access, Approval
-from tests.rigs.mcp_session import rig
+from tests.rigs.mcp_session import rig, second_server
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +58,15 @@ async def test_an_image_is_pulled_once_under_its_full_name(quorate):
     again = await quorate.facts("image_download", template=NGINX, storage="local", node="pve1")
     assert again["result"] == "nothing to do"
     assert len(tasks(quorate, "ociregistrypull")) == 1
+
+
+@pytest.mark.quorate(access=Access.OPERATE)
+async def test_a_pull_can_be_stopped_because_it_can_be_repeated(quorate):
+    begun = await quorate.facts("image_download", template="ghcr.io/jellyfin/jellyfin:latest", node="pve1", wait=0)
+    await quorate.facts("task_stop", task=begun["task"])
+    assert not [volume for volume in quorate.sim.world.storages["local"].volumes("pve1") if "jellyfin" in volume.volid]
+    again = await quorate.facts("image_download", template="ghcr.io/jellyfin/jellyfin:latest", node="pve1", wait=50)
+    assert again["result"] == "done"
 
 
 async def test_a_container_runs_an_image_with_variables_entry_point_and_a_volume(quorate):
@@ -192,3 +201,14 @@ async def test_a_pull_that_fails_leaves_no_container(quorate):
     answer = await quorate.call("container_create", template=NGINX)
     assert answer.is_error
     assert set(quorate.sim.world.guests) == before
+
+
+async def test_who_may_not_use_the_nodes_network_learns_what_to_grant(quorate, tmp_path):
+    async with second_server(quorate, tmp_path / "alice.jsonl", token="alice@pve!cli") as alice:
+        for tool, arguments in (
+            ("template_list", {"image": "nginx", "node": "pve1"}),
+            ("container_create", {"template": NGINX, "node": "pve1"}),
+        ):
+            text = await alice.refusal(tool, **arguments)
+            assert "Sys.AccessNetwork" in text
+            assert "/nodes/pve1" in text

@@ -198,3 +198,39 @@ async def test_a_prune_of_one_backup_is_refused_because_it_would_prune_all_of_th
         assert len(quorate.store.namespaces[""]["vm", "100"].snapshots) == 3
     assert "a retention applies to all of vm/100" in text
     assert "pbs_backup_delete" in text
+
+
+# -- the raw API -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "change"),
+    [
+        ("/admin/prune/old/run", {}, keep_less),
+        ("/admin/prune/old/run", {}, add_newer),
+        ("/admin/sync/mirror/run", {}, mirror_another),
+        ("/admin/datastore/store1/prune-datastore", {"keep-last": 1}, add_newer),
+        ("/admin/datastore/store1/prune", {"backup-type": "vm", "backup-id": "100", "keep-last": 1}, add_newer),
+    ],
+)
+async def test_a_raw_call_that_removes_is_bound_to_the_backups_and_the_job_that_it_was_planned_on(
+    tmp_path: Path, path: str, params: dict[str, Any], change: Callable[[BackupRig], None]
+) -> None:
+    async with backup_rig(tmp_path, approval=Approval.TOKEN) as quorate:
+        add_jobs(quorate)
+        arguments: dict[str, Any] = {"method": "POST", "path": path, "params": params}
+        token = (await quorate.facts("pbs_api", **arguments, dry_run=True))["plan_token"]
+        change(quorate)
+        assert "plan token" in await quorate.refusal("pbs_api", **arguments, plan_token=token)
+        token = (await quorate.facts("pbs_api", **arguments, dry_run=True))["plan_token"]
+        assert (await quorate.facts("pbs_api", **arguments, plan_token=token))["result"] == "done"
+
+
+async def test_a_task_is_not_stopped_by_a_raw_call_because_its_id_can_be_forged(tmp_path: Path) -> None:
+    async with backup_rig(tmp_path) as quorate:
+        assert quorate.pbs is not None
+        task = quorate.pbs.tasks.start("backup", "store1:vm/100", "root@pam", lambda _: None, 3600.0)
+        forged = f"{':'.join(task.upid.split(':')[:6])}:verify:store1:root@pam:"
+        text = await quorate.refusal("pbs_api", method="DELETE", path=f"/nodes/localhost/tasks/{forged}")
+        assert task.end is None
+    assert "pbs_task_stop" in text

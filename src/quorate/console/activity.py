@@ -31,7 +31,8 @@ _OF_GUESTS = {
 """What a task does to a guest, by its type without qm or vz."""
 _OTHERS = {
     "vzdump": "back up", "aptupdate": "refresh the package lists", "imgcopy": "copy a volume",
-    "imgdel": "delete a volume", "download": "download a file", "startall": "start all guests",
+    "imgdel": "delete a volume", "download": "download a file", "ociregistrypull": "pull an image",
+    "startall": "start all guests",
     "stopall": "stop all guests", "migrateall": "migrate all guests", "hamigrate": "migrate under HA",
     "hastart": "start under HA", "hastop": "stop under HA", "move_volume": "move a volume",
     "vncproxy": "open the console", "vncshell": "open a shell", "prunebackups": "prune backups",

@@ -222,7 +222,8 @@ NETWORK_CARDS: Final = Exemption(
 _LOCAL_IPAM: Final = ("", "pve")
 _REPEATABLE_TASKS: Final = frozenset(
     [
-        "aptupdate", "download", "imgcopy", "vzdump", "qmclone", "vzclone", "qmigrate", "vzmigrate", "hamigrate",
+        "aptupdate", "download", "ociregistrypull", "imgcopy", "vzdump",
+        "qmclone", "vzclone", "qmigrate", "vzmigrate", "hamigrate",
         "qmmove", "move_volume", "qmstart", "vzstart", "qmshutdown", "vzshutdown", "qmreboot", "vzreboot",
         "startall", "stopall", "suspendall", "migrateall", "bulk-start", "bulk-shutdown", "bulk-suspend",
         "bulk-migrate", "vncproxy", "vncshell", "termproxy", "spiceproxy", "spiceshell",

@@ -63,7 +63,8 @@ HOMELAB = {
 EVERY = {**TOOLSETS, **HOMELAB}
 MODULES: Final = {
     "cluster": "tools.cluster tools.nodes",
-    "guests": "tools.guest_bulk tools.guest_diff tools.guest_options tools.guest_power tools.guests",
+    "guests": "tools.guest_bulk tools.guest_details tools.guest_diff tools.guest_options tools.guest_power "
+    "tools.guests",
     "provision": "tools.containers tools.guest_clone tools.guest_delete tools.guest_migrate tools.guest_renumber "
     "tools.vm_import tools.vms",
     "configure": "tools.cloudinit tools.disks tools.nics",

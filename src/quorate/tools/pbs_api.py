@@ -16,14 +16,15 @@ from quorate.operations.plan import Plan, Target
 from quorate.operations.registry import InFull, Risk, Table, operation
 from quorate.operations.risk import Reason
 from quorate.pbs.server import BackupNamespace, BackupServer, Group, find_server
-from quorate.problems import BadArgument, ParameterRejected, Refused
+from quorate.problems import BadArgument, Conflict, ParameterRejected, Refused
 from quorate.pve.stored_objects import hide_secrets
 from quorate.pve.targets import DATASTORE
 from quorate.pve.wire import Text, encode
 from quorate.suggestions import suggest
 from quorate.tools.api import bound_response, cut, objection
 from quorate.tools.backup_servers import Server, server_action
-from quorate.tools.pbs_maintenance import targets_below
+from quorate.tools.pbs_jobs import content_of_job
+from quorate.tools.pbs_maintenance import CHANGED, targets_below
 
 _REASONS: Final = (
     ("GET", r"/admin/datastore/{store}/catalog", Reason.SHOWS_FILES),
@@ -34,7 +35,6 @@ _REASONS: Final = (
     ("PUT", r"/admin/datastore/{store}/(group-)?notes", Reason.CHANGES),
     ("POST", r"/nodes/{node}/apt/update", Reason.CHANGES),
     ("DELETE", r"/admin/datastore/{store}/.*|/config/datastore/{name}", Reason.DELETES_DATA),
-    ("DELETE", r"/nodes/{node}/tasks/{upid}", Reason.ENDS_TASK),
     ("DELETE", r"/access/users/.*|/access/tfa/.*", Reason.DELETES_LOGIN),
     ("POST PUT", r"/access/.*|/config/access/.*", Reason.GRANTS),
     ("POST PUT", r".*/(prune|prune-datastore)|/config/prune.*|/admin/prune/{id}/run", Reason.PRUNES),
@@ -46,6 +46,7 @@ _REASONS: Final = (
 
 _REFUSED: Final[tuple[tuple[str, str, str, ToolHint | None], ...]] = (
     ("GET POST", r".*/(download|download-decoded|pxar-file-download)", "it sends a file, not data", tools.backup_files),
+    ("DELETE", r"/nodes/{node}/tasks/{upid}", "PBS finds a task by a part of its id only", tools.pbs_task_stop),
     ("POST", r".*/upload-backup-log", "it takes a file of a backup client", None),
     ("GET", r"/(backup|reader)(/.*)?", "only backup clients speak it", None),
     ("GET POST", r".*/(vncwebsocket|termproxy)|/access/vncticket", "it opens a console on the server", None),
@@ -53,6 +54,11 @@ _REFUSED: Final[tuple[tuple[str, str, str, ToolHint | None], ...]] = (
     ("POST PUT", r"/access/users/{userid}/token/{token-name}", "its answer can be a secret that is shown once", None),
     ("POST", r"/access/tfa/{userid}", "its answer can be a secret that is shown once", None),
 )
+_REMOVES: Final = re.compile(
+    r"/admin/datastore/{store}/(?:prune|prune-datastore|snapshots|groups|namespace)|/config/datastore/{name}"
+    r"|/admin/(?P<kind>prune|sync)/{id}/run|/pull"
+)
+"""Calls whose effect depends on the backups, and on the job, that there are when they are sent."""
 ROWS: Final = 50
 _OF_A_STORE: Final = re.compile(r"/admin/datastore/{store}(/.*)?|/config/datastore/{name}")
 
@@ -161,19 +167,53 @@ async def _plan(
     summary = f"{endpoint.method} {path} on {server.name}"
     store = next(iter(match.values.values()), "") if _OF_A_STORE.fullmatch(endpoint.template) else ""
     place = BackupNamespace(server.name, store or "*", str(params.get("ns", "")))
+    removes = _REMOVES.fullmatch(endpoint.template) if reason.risk is Risk.DESTROY else None
+    group = _group_in(params)
+
+    async def read_state() -> list[str]:
+        if removes is None:
+            return []
+        job = (removes["kind"], match.values["id"]) if removes["kind"] else None
+        return await _read_state(server, store, group, job)
+
+    planned = await read_state()
+
+    async def check() -> None:
+        if await read_state() != planned:
+            raise Conflict(CHANGED, next_step="Nothing was done; call again to see what there is now")
+
     action = await server_action(
         homelab,
         server,
         place,
         summary,
         (endpoint.method, path, params),
-        group=_group_in(params),
+        group=group,
+        based_on=planned,
+        check=check,
         risk=reason.risk,
         because=reason.words,
         result=lambda answer: {} if answer is None else {"answer": cut(hide_secrets(endpoint.template, answer))},
     )
     concerned = await _everything_in(server, store, params)
     return Plan(summary, (replace(action, concerns=concerned),))
+
+
+async def _read_state(server: BackupServer, store: str, group: Group | None, job: tuple[str, str] | None) -> list[str]:
+    """The backups that a call may remove, in one datastore or all, and the content of the job that it runs."""
+    texts = []
+    if job is not None:
+        kind, name = job
+        every = {"sync-direction": "all"} if kind == "sync" else {}
+        rows = {str(row["id"]): row for row in await server.get(f"/admin/{kind}", **every) or ()}
+        row = rows.get(name, {})
+        texts, store = content_of_job(row), str(row.get("store") or "")
+    stores = await server.datastores()
+    for each in [store] if store in stores else stores:
+        for backup in await server.backups(each):
+            if group is None or backup.group.name == group.name:
+                texts.append(f"{backup}{' protected' if backup.protected else ''}")
+    return sorted(texts)
 
 
 def _group_in(params: Mapping[str, Text]) -> Group | None:

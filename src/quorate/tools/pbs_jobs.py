@@ -253,7 +253,7 @@ async def _create_or_change(
         concerns=[
             target for each in (current, changed) for target in await _targets_of_job(server, each, removes=grave)
         ],
-        based_on=_content(current),
+        based_on=content_of_job(current),
         risk=Risk.DESTROY if grave else None,
         because=(REMOVES if kind == "prune" else REPLACES) if grave else "",
         check=partial(_refuse_changed_job, homelab, server, kind, current, top="config"),
@@ -367,7 +367,7 @@ async def pbs_job_run(
         ("POST", f"/admin/{kind}/{job}/run", {}),
         concerns=await _targets_of_job(chosen, settings, removes=True),
         removes=() if sends else removals.names,
-        based_on=[*_content(settings), *(removals.names if sends else ())],
+        based_on=[*content_of_job(settings), *(removals.names if sends else ())],
         risk=Risk.DESTROY if kind == "prune" or vanish or sends else None,
         because=SENDS if sends else REMOVES if kind == "prune" or vanish else "",
         check=check,
@@ -432,7 +432,7 @@ async def _find_job(
     return row if row is not None and all(map(shows, places_of_job(server, kind, row))) else None
 
 
-def _content(job: Mapping[str, Any]) -> list[str]:
+def content_of_job(job: Mapping[str, Any]) -> list[str]:
     """What a job is set to, without how it ran."""
     return [f"{name}={value}" for name, value in sorted(job.items()) if not name.startswith(("last-run", "next-run"))]
 
@@ -446,7 +446,7 @@ async def _refuse_changed_job(
     top: Literal["admin", "config"] = "admin",
 ) -> None:
     now = await _find_job(homelab, server, kind, str(planned["id"]), top=top)
-    if now is None or _content(now) != _content(planned):
+    if now is None or content_of_job(now) != content_of_job(planned):
         raise Conflict(
             f"The {kind} job {planned['id']} has changed since this was planned",
             next_step="Nothing was done; call again to see what would be",
