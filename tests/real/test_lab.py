@@ -200,7 +200,8 @@ async def test_connections_can_be_cut(lab: Lab, tmp_path: Path):
     async with to_node(lab, node, tmp_path) as ssh:
         process = await ssh.create_process("echo on; sleep 4711")
         await process.stdout.readline()
-        assert node.processes("sleep 4711")
+        while not node.processes("sleep 4711"):  # the shell writes before it starts it
+            await asyncio.sleep(0)
         node.drop_connections()
         with pytest.raises(asyncssh.Error, match=r"closed|lost"):
             await ssh.run("true")
