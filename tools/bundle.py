@@ -32,7 +32,7 @@ def pack(folder: Path) -> Path:
 
 def contents() -> dict[str, Path]:
     """Name in the bundle -> file."""
-    projects = [ROOT, *sorted((ROOT / "packages").iterdir())]
+    projects = [ROOT, *sorted(file.parent for file in (ROOT / "packages").glob("*/pyproject.toml"))]
     files = [project / name for project in projects for name in ("LICENSE", "README.md", "pyproject.toml")]
     files += [file for project in projects for file in (project / "src").rglob("*") if _is_source(file)]
     return {
