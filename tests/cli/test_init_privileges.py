@@ -52,6 +52,8 @@ async def test_whatever_root_can_do_with_a_listed_tool_the_token_can_do(tmp_path
                     if name in ALSO_NEEDS and ALSO_NEEDS[name] not in chosen:
                         continue
                     for arguments in calls[name]:
+                        if "startup" in str(arguments):  # PVE wants Sys.Modify: it changes how the node starts
+                            continue
                         answer = await weak.submit(name, arguments)
                         allowed += not answer.is_error
                         if answer.is_error and "is refused at access level" not in text_of(answer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,8 @@ def allowed(write: tuple[str, str]) -> int:
 WRITES = ("POST", "PUT", "DELETE")
 MAY_BE_EMPTY = ("/cluster/firewall/ipset", "/cluster/firewall/groups", "/nodes/pve1/qemu/102/firewall/ipset")
 NEVER_ARRIVES = "drop:before"
+DONE_WHERE_POSSIBLE = re.compile(r"result: (\d*[1-9]) of \d+ done\b")
+"""An error, because some targets were refused before; the journal has only what was sent."""
 LOST_ANSWERS = ["drop:after", "drop:mid", "596:after", "garbage:json"]
 NEAR = {"rule": "near", "kind": "nodes", "guests": [101], "nodes": ["pve1"]}
 RESTART = {"node": "pve1", "service": "pvestatd", "action": "restart"}
@@ -232,7 +235,8 @@ def claim_of(answer: Any, quorate: Rig) -> str:
     if "The task failed" in text_of(answer):  # it was found, and did what it could
         return "failed"
     outcome = quorate.audit()[-1]["outcome"]
-    verdict = "unknown" if "not known" in text_of(answer) else "not done" if answer.is_error else "done"
+    refused = answer.is_error and not DONE_WHERE_POSSIBLE.match(text_of(answer))
+    verdict = "unknown" if "not known" in text_of(answer) else "not done" if refused else "done"
     if outcome in ("done", "done with warnings"):
         assert verdict == "done", text_of(answer)
         return "done"
