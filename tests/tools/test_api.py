@@ -513,6 +513,22 @@ async def test_variables_of_a_container_are_hidden_in_both_spellings(tmp_path):
         shown = await quorate.facts("guest_get", guest=200, detail=True)
         assert shown["options"]["lxc"] == [["lxc.environment", "***"], ["lxc.x", "1"]]
         assert "verysecrettoken" not in str(shown)
+        compared = await quorate.call("guest_diff", guest=200, other=204)
+        assert "lxc.environment" in str(compared)
+        assert "verysecrettoken" not in str(compared)
+
+
+@pytest.mark.anyio
+async def test_variables_in_a_backup_are_hidden_in_both_spellings(tmp_path):
+    async with rig(tmp_path) as quorate:
+        guest = quorate.sim.world.guests[200]
+        guest.config |= {"env": "A=verysecrettoken", "lxc.environment": "B=verysecrettoken", "lxc.x": "1"}
+        guest.touch()
+        await quorate.facts("backup_create", guests=200, storage="pbs")
+        shown = await quorate.facts("backup_show", backup="newest:200")
+        assert shown["options"]["lxc.x"] == "1"
+        compared = await quorate.call("guest_diff", guest=200, backup="newest:200")
+        assert "verysecrettoken" not in str(shown) + str(compared)
 
 
 @pytest.mark.anyio

@@ -104,6 +104,17 @@ async def test_variables_are_changed_one_by_one_later_and_no_others_are_shown(qu
     assert "is not a variable" in await quorate.refusal("guest_configure", guest=ct.vmid, options={"env": {"A-B": 1}})
 
 
+async def test_variables_that_wait_for_a_restart_are_not_shown(quorate):
+    secret = {"env": {"TOKEN": "Canary-4711"}}
+    made = await quorate.facts("container_create", template=NTFY, options=secret, start=True)
+    facts = await quorate.facts("guest_configure", guest=made["vmid"], options={"env": {"A": "2"}})
+    assert facts["waits_for_restart"] == {"env": "***"}
+    shown = await quorate.facts("guest_get", guest=made["vmid"])
+    assert shown["pending"] == {"env": "***"}
+    compared = await quorate.call("guest_diff", guest=made["vmid"], other=200)
+    assert "Canary" not in json.dumps([facts, shown]) + str(compared)
+
+
 async def test_a_variable_of_the_image_can_be_replaced(quorate):
     facts = await quorate.facts(
         "container_create", template="postgres:18", options={"env": ["PGDATA=/data", "POSTGRES_PASSWORD=from-a-vault"]}

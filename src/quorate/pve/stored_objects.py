@@ -18,6 +18,7 @@ from pve_schema.formats import split_list
 from pve_schema.schema import Facts
 from pve_schema.validation import text_of
 from quorate.problems import NotFound, ParameterRejected, ServerFailed
+from quorate.pve.values import RAW_VARIABLES, VARIABLES
 from quorate.pve.wire import Request, Text
 from quorate.secret import HIDDEN
 
@@ -297,8 +298,8 @@ _SECRETS = {
     "/cluster/sdn/ipams": ("token",),
     "/access/domains": ("client-key",),
     "/nodes/{node}/subscription": ("key",),
-    "/nodes/{node}/lxc": ("env",),
-    "/nodes/{node}/vzdump/extractconfig": ("env", "lxc.environment"),
+    "/nodes/{node}/lxc": (VARIABLES,),
+    "/nodes/{node}/vzdump/extractconfig": (VARIABLES, RAW_VARIABLES),
     "/access/users": ("keys",),
     # of a backup server
     "/config/acme/plugins": ("data",),
@@ -308,8 +309,6 @@ _SECRETS = {
     "/config/s3": ("secret-key",),
     "/config/remote": ("password",),
 }
-_RAW_VARIABLES = "lxc.environment"
-"""The raw option of a container (raw options are pairs) that is `env` in newer versions."""
 _PASSWORD_LINE = re.compile(r"(?im)^(?P<name>\s*-?\s*(?:hashed_)?passw(?:or)?d\s*:).*$")
 
 
@@ -317,7 +316,8 @@ def hide_secrets(template: str, value: Any) -> Any:
     """The answer of an endpoint without what must not be seen."""
     names = {name for prefix, names in _SECRETS.items() if template.startswith(prefix) for name in names}
     if isinstance(value, str) and names:  # a configuration file
-        value = re.sub(rf"(?m)^(?P<name>{'|'.join(map(re.escape, names))}): .*$", rf"\g<name>: {HIDDEN}", value)
+        named = "|".join(map(re.escape, names))
+        value = re.sub(rf"(?m)^(?P<name>(?:{named})(?:\.\w+)?): .*$", rf"\g<name>: {HIDDEN}", value)
     return _hide(value, names)
 
 
@@ -326,7 +326,7 @@ def _hide(value: Any, names: set[str]) -> Any:
         hidden = names | {"value", "pending"} if value.get("key") in names else names  # a row of pending changes
         return {key: HIDDEN if key in hidden and part else _hide(part, names) for key, part in value.items()}
     if isinstance(value, list):
-        if len(value) == 2 and str(value[0]).startswith(_RAW_VARIABLES):
+        if len(value) == 2 and str(value[0]).startswith(RAW_VARIABLES):  # a container's raw options are pairs
             return [value[0], HIDDEN]
         return [_hide(part, names) for part in value]
     return _PASSWORD_LINE.sub(rf"\g<name> {HIDDEN}", value) if isinstance(value, str) else value

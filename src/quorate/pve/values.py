@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from pve_schema.formats import split_list
 from pve_schema.validation import text_of
+from quorate.secret import HIDDEN
 
 _DEVICE = re.compile(r"^(?P<bus>scsi|virtio|sata|ide|efidisk|tpmstate|mp|net|ipconfig|unused)(?P<index>\d+)$|^rootfs$")
 DISKS = frozenset({"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "mp", "rootfs"})
@@ -219,7 +220,17 @@ def _is_address(text: str) -> bool:
     return bool(text) and text not in ("dhcp", "manual", "auto")
 
 
+VARIABLES, RAW_VARIABLES = "env", "lxc.environment"
+"""The options with the variables of a container, which often hold passwords; older versions have only raw ones."""
+
+
+def holds_secrets(option: str) -> bool:
+    """Whether the value of a guest's option must not be seen."""
+    return option in ("cipassword", VARIABLES) or option.startswith(RAW_VARIABLES)
+
+
 def pending_changes(entries: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Changes that wait for a restart: option -> new value."""
-    waiting = {str(entry["key"]): str(entry["pending"]) for entry in entries if "pending" in entry}
+    """Changes that wait for a restart: option -> new value, without secrets."""
+    new = {str(entry["key"]): str(entry["pending"]) for entry in entries if "pending" in entry}
+    waiting = {option: HIDDEN if holds_secrets(option) else value for option, value in new.items()}
     return waiting | {str(entry["key"]): "(removed)" for entry in entries if entry.get("delete")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -170,7 +170,7 @@ async def backup_show(pve: Cluster, backup: BackupRef, node: OnNode | None = Non
     """What a backup holds: the guest's configuration, disks and networks at that time."""
     archive = await find_backup(pve, backup, node)
     config, guest_notes = await asyncio.gather(archived_config(pve, archive), archived_notes(pve, archive))
-    options = {key: value for key, value in config.items() if key not in SECRET_OPTIONS}
+    options = visible_options(config)
     excluded = excluded_volumes(config, is_vm=not archive.is_container)
     disks = {key: options.pop(key) for key in sorted(options) if values.is_disk(key, options[key])}
     networks = {key: options.pop(key) for key in sorted(options) if values.bus_of(key) == "net"}
@@ -195,7 +195,9 @@ async def backup_show(pve: Cluster, backup: BackupRef, node: OnNode | None = Non
     }
 
 
-SECRET_OPTIONS = frozenset({"cipassword", "env", "digest"})
+def visible_options(config: Mapping[str, str]) -> dict[str, str]:
+    """What may be seen of a configuration in a backup."""
+    return {key: value for key, value in config.items() if key != "digest" and not values.holds_secrets(key)}
 
 
 async def read_evidence(pve: Cluster, backup: StoredVolume) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _pending_on_drive(rows: list[dict[str, Any]]) -> dict[str, str]:
     waiting = values.pending_changes(rows)
     if "sshkeys" in waiting:
         waiting["sshkeys"] = ", ".join(values.decode_keys(waiting["sshkeys"]))
-    return {key: HIDDEN if key == "cipassword" else value for key, value in waiting.items()}
+    return waiting
 
 
 def without_secrets(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from quorate.operations.undo import fingerprint
 from quorate.problems import BadArgument, Problem, catch_problem
 from quorate.pve import values
 from quorate.pve.cluster import Cluster, Guest
+from quorate.pve.stored_objects import hide_secrets
 from quorate.state.journal import Journal, Outcome
 from quorate.tools.backups import NEWEST, archived_config, archived_notes, find_backup
 from quorate.tools.storages import survey
@@ -29,10 +30,9 @@ LINES_SHOWN = 20
 _INTERNAL = frozenset(
     [
         *("digest", "meta", "vmgenid", "snaptime", "snapstate", "vmstate", "parent", "lock"),
-        *("runningmachine", "running-nets-host-mtu"),
+        *("runningmachine", "runningcpu", "running-nets-host-mtu"),
     ]
 )
-_SECRET = frozenset({"cipassword", "env", "runningcpu"})
 _OWN_OF_EACH = frozenset({"name", "hostname", "smbios1"})
 """What always differs between two guests."""
 _DONE = (Outcome.DONE, Outcome.WARNINGS)
@@ -239,9 +239,7 @@ async def _explain_gap(pve: Cluster, guest: Guest, begin: float) -> Advice:
 
 
 def _compare_configs(guest: Guest, old: Counterpart, config: Mapping[str, Any]) -> Iterator[Row]:
-    left_out = _INTERNAL | _SECRET | old.ignored
-    before = {key: value for key, value in old.config.items() if key not in left_out}
-    now = {key: value for key, value in config.items() if key not in left_out}
+    before, now = (_comparable(settings, _INTERNAL | old.ignored) for settings in (old.config, config))
     for key in sorted(before.keys() | now.keys(), key=lambda key: (_part_of(key, now, before), key)):
         first, second = before.get(key), now.get(key)
         if key == "description":
@@ -257,6 +255,14 @@ def _compare_configs(guest: Guest, old: Counterpart, config: Mapping[str, Any]) 
             yield [_part_of(key, now, before), key, _text(first), _text(second)]
         elif not values.same(first, second):
             yield from _compare_values(guest, old, key, str(first), str(second))
+
+
+def _comparable(config: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    """Raw options of a container are a list, whose variables are hidden."""
+    compared = ((key, config[key]) for key in config if key not in left_out and not values.holds_secrets(key))
+    return {
+        key: hide_secrets("/nodes/{node}/lxc", value) if isinstance(value, list) else value for key, value in compared
+    }
 
 
 def _part_of(key: str, *configs: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from quorate.tools.backup_servers import (
     shows_to,
     visible_backups,
 )
-from quorate.tools.backups import SECRET_OPTIONS, head_of, parse_config
+from quorate.tools.backups import head_of, parse_config, visible_options
 from quorate.tools.pbs import DAY, describe_backups
 from quorate.tools.pbs_maintenance import CHANGED, PRUNES, SHOWN, describe_loss
 from quorate.units import Quantity, count_of, duration, moment, size, yes
@@ -173,8 +173,7 @@ async def _read_config(server: BackupServer, backup: Backup) -> dict[str, Any]:
         )
     except Problem as problem:
         return {"configuration": f"not readable: {problem}"}
-    options = parse_config(head_of(content.decode("utf-8", "replace")))
-    return {"configuration": {key: value for key, value in options.items() if key not in SECRET_OPTIONS}}
+    return {"configuration": visible_options(parse_config(head_of(content.decode("utf-8", "replace"))))}
 
 
 # -- changing ----------------------------------------------------------------------------------------------------------
