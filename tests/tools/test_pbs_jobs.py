@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
-from quorate.config import Approval
+from quorate.config import Access, Approval
 from quorate.config.policy import Policy, Rule
 from quorate.pipeline.approval import READING_SECONDS
 from tests.rigs.backup_server import OWNER, BackupRig, backup_rig
@@ -124,6 +124,24 @@ async def test_a_sync_from_a_remote_may_remove_everything_that_is_not_protected(
         quorate.pbs.sections["sync"]["mirror"] |= {"store": "store1", "remote": "far", "remote-store": "x"}
         facts = await quorate.facts("pbs_job_run", kind="sync", job="mirror", dry_run=True)
     assert len(facts["may_remove"]) == 5  # all but the protected one in prod
+
+
+async def test_only_prune_jobs_can_be_disabled_as_pbs_has_it(tmp_path: Path) -> None:
+    async with backup_rig(tmp_path) as quorate:
+        add_jobs(quorate)
+        text = await quorate.refusal("pbs_job_set", kind="sync", job="mirror", datastore="archive", enabled=False)
+        assert "enabled does not apply to a sync job" in text
+        facts = await quorate.facts("pbs_job_set", kind="prune", job="old", datastore="store1", enabled=False)
+        assert facts["before"] == {"disable": ""}
+
+
+async def test_a_sync_that_removes_is_not_changed_without_access_admin(tmp_path: Path) -> None:
+    async with backup_rig(tmp_path, access=Access.OPERATE) as quorate:
+        add_jobs(quorate)
+        arguments = {"kind": "sync", "job": "mirror", "datastore": "archive"}
+        assert "it removes backups" in await quorate.refusal("pbs_job_set", **arguments, schedule="hourly")
+        assert "it removes backups" in await quorate.refusal("pbs_job_run", kind="sync", job="mirror")
+        assert (await quorate.facts("pbs_job_set", **arguments, comment="nightly"))["result"] == "done"
 
 
 async def test_a_job_is_not_changed_if_someone_else_changed_it_since(tmp_path: Path) -> None:

@@ -130,9 +130,9 @@ def trouble_of(job: Mapping[str, Any], stores: set[str]) -> str:
 
 # -- changing ----------------------------------------------------------------------------------------------------------
 
-SENDS = "it would send backups to another server"
+SENDS = "it sends backups to another server"
 REPLACES = "a job that already protects something would do less or something else"
-REMOVES = "it removes backups on its schedule"
+REMOVES = "it removes backups"
 Schedule = Annotated[str, Meta(description="daily, sun 03:00; empty: none")]
 
 
@@ -156,8 +156,15 @@ class JobSettings:
         }
 
 
+def _danger_of(kind: str, job: Mapping[str, Any]) -> str:
+    """Why each run of a job with these settings is destructive; empty if it is not."""
+    if job.get("sync-direction") == "push":
+        return SENDS
+    return REMOVES if kind == "prune" or job.get("remove-vanished") else ""
+
+
 def _job_risk(arguments: Mapping[str, Any]) -> Risk:
-    grave = arguments["kind"] == "prune" or arguments["remove_vanished"] or arguments["enabled"] is False
+    grave = arguments["kind"] == "prune" or arguments["remove_vanished"]
     return Risk.DESTROY if grave else Risk.CHANGE
 
 
@@ -193,17 +200,22 @@ async def pbs_job_set(
         return await _set_gc_schedule(homelab, chosen, place, schedule)
     if not job:
         raise BadArgument("The job has no id", next_step=Advice("Give {job}, such as weekly", job=NAMED))
-    own = {"prune": ("keep",), "verify": ("again_after",), "sync": ("remote", "remote_datastore", "remove_vanished")}
-    given = {
+    own = {
+        "prune": ("enabled", "keep"),
+        "verify": ("again_after",),
+        "sync": ("remote", "remote_datastore", "remove_vanished"),
+    }
+    specific = {
+        "enabled": enabled,
         "keep": keep,
         "again_after": again_after,
         "remote": remote,
         "remote_datastore": remote_datastore,
         "remove_vanished": remove_vanished,
     }
-    if foreign := [name for name, value in given.items() if value is not None and name not in own[kind]]:
+    if foreign := [name for name, value in specific.items() if value is not None and name not in own[kind]]:
         raise BadArgument(f"{', '.join(foreign)} does not apply to a {kind} job")
-    wanted = JobSettings(
+    settings = JobSettings(
         kind,
         {
             "store": place.store,
@@ -218,21 +230,21 @@ async def pbs_job_set(
             "remove-vanished": remove_vanished,
         },
     )
-    return await _create_or_change(homelab, chosen, place, job, wanted)
+    return await _create_or_change(homelab, chosen, place, job, settings)
 
 
 async def _create_or_change(
-    homelab: Homelab, server: BackupServer, place: BackupNamespace, job: str, wanted: JobSettings
+    homelab: Homelab, server: BackupServer, place: BackupNamespace, job: str, requested: JobSettings
 ) -> Plan:
-    kind = wanted.kind
+    kind = requested.kind
     collection = f"/config/{kind}"
     if (current := await _find_job(homelab, server, kind, job, top="config")) is None:
-        return await _create_job(homelab, server, place, job, wanted)
-    changed = {**current, **wanted.values_set}
+        return await _create_job(homelab, server, place, job, requested)
+    changed = {**current, **requested.values_set}
     await _require_visible_source(homelab, server, kind, changed)
     summary = f"Change the {kind} job {job} of {server.name}"
-    changes = wanted.differences(current)
-    if keeps := {name for name in KEEPS if name in wanted.values}:  # a retention replaces the old one as a whole
+    changes = requested.differences(current)
+    if keeps := {name for name in KEEPS if name in requested.values}:  # a retention replaces the old one as a whole
         dropped = [name for name in KEEPS if name not in keeps and current.get(name)]
     else:
         dropped = []
@@ -242,8 +254,7 @@ async def _create_or_change(
     params: dict[str, Any] = {name: value for name, value in changes.items() if value != ""}
     if deleted := [*dropped, *emptied]:
         params["delete"] = deleted
-    harmless = {*changes} <= {"comment", "disable"} and changes.get("disable", False) is False and not dropped
-    grave = kind == "prune" or not harmless
+    grave = kind == "prune" or bool(dropped) or not {*changes} <= {"comment"}
     action = await server_action(
         homelab,
         server,
@@ -255,16 +266,16 @@ async def _create_or_change(
         ],
         based_on=content_of_job(current),
         risk=Risk.DESTROY if grave else None,
-        because=(REMOVES if kind == "prune" else REPLACES) if grave else "",
+        because=(_danger_of(kind, changed) or REPLACES) if grave else "",
         check=partial(_refuse_changed_job, homelab, server, kind, current, top="config"),
     )
     return Plan(summary, (action,), facts={"before": {name: current.get(name, "") for name in [*changes, *dropped]}})
 
 
 async def _create_job(
-    homelab: Homelab, server: BackupServer, place: BackupNamespace, job: str, wanted: JobSettings
+    homelab: Homelab, server: BackupServer, place: BackupNamespace, job: str, requested: JobSettings
 ) -> Plan:
-    kind, values = wanted.kind, {name: value for name, value in wanted.values.items() if value not in (None, "")}
+    kind, values = requested.kind, {name: value for name, value in requested.values.items() if value not in (None, "")}
     if kind == "prune" and not {*KEEPS} & {*values}:
         raise BadArgument("A prune job needs a retention", next_step=Advice("Give {keep}: last=3,daily=7", keep=NAMED))
     if kind == "sync" and "remote-store" not in values:
@@ -283,16 +294,16 @@ async def _create_job(
             )
     await _require_visible_source(homelab, server, kind, values)
     summary = f"Create the {kind} job {job} for {place}"
-    grave = kind == "prune" or bool(values.get("remove-vanished"))
+    danger = _danger_of(kind, values)
     action = await server_action(
         homelab,
         server,
         place,
         summary,
         ("POST", f"/config/{kind}", {"id": job, **values}),
-        concerns=await _targets_of_job(server, values, removes=grave),
-        risk=Risk.DESTROY if grave else None,
-        because=REMOVES if grave else "",
+        concerns=await _targets_of_job(server, values, removes=bool(danger)),
+        risk=Risk.DESTROY if danger else None,
+        because=danger,
     )
     facts = {"schedule": values.get("schedule", "none: it runs only when started")}
     if kind != "prune":
@@ -350,8 +361,7 @@ async def pbs_job_run(
     if trouble := trouble_of({**settings, "disable": False}, {*await chosen.datastores()}):
         raise Conflict(f"The job {job} cannot run: {trouble}")
     await _require_visible_source(homelab, chosen, kind, settings)
-    vanish = kind == "sync" and bool(settings.get("remove-vanished"))
-    sends = settings.get("sync-direction") == "push"
+    danger = _danger_of(kind, settings)
     removals = await _find_removals(chosen, kind, settings)
 
     async def check() -> None:
@@ -366,10 +376,10 @@ async def pbs_job_run(
         f"Run the {kind} job {job} of {place}",
         ("POST", f"/admin/{kind}/{job}/run", {}),
         concerns=await _targets_of_job(chosen, settings, removes=True),
-        removes=() if sends else removals.names,
-        based_on=[*content_of_job(settings), *(removals.names if sends else ())],
-        risk=Risk.DESTROY if kind == "prune" or vanish or sends else None,
-        because=SENDS if sends else REMOVES if kind == "prune" or vanish else "",
+        removes=() if danger == SENDS else removals.names,
+        based_on=[*content_of_job(settings), *(removals.names if danger == SENDS else ())],
+        risk=Risk.DESTROY if danger else None,
+        because=danger,
         check=check,
     )
     return Plan(action.summary, (action,), facts={"does": describe_job(kind, settings), **removals.facts})
