@@ -111,13 +111,13 @@ def action_routes(console: Console) -> list[tuple[Any, ...]]:
         )
 
     async def choose_for_guest(request: Request, _: Person) -> ChosenCall:
-        wanted, guest = request.path_params["action"], request.path_params["ref"]
+        name, guest = request.path_params["action"], request.path_params["ref"]
         where = services.where(request.query_params)
         for action in GUEST_ACTIONS:
-            if action.name == wanted:
+            if action.name == name:
                 arguments = {"guest": guest, **action.arguments, **where}
-                if name := (await console.form(request)).get("snapshot"):
-                    arguments["snapshot"] = name  # its default is the time, and an approval is for one name
+                if snapshot := (await console.form(request)).get("snapshot"):
+                    arguments["snapshot"] = snapshot  # its default is the time, and an approval is for one name
                 return ChosenCall(action.tool, arguments, query(f"{PATH}/guests/{guest}", where))
         raise NotFound("The console has no such action")
 

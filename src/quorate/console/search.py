@@ -35,15 +35,15 @@ def search_routes(console: Console) -> list[tuple[Any, ...]]:
     services = console.services
 
     async def show(request: Request, person: Person) -> Response:
-        wanted = request.query_params.get("q", "").strip()[:100]
+        text = request.query_params.get("q", "").strip()[:100]
         hits: list[Hit] = []
-        if len(wanted) >= SHORTEST or wanted.isdigit():
-            words = wanted.casefold()
+        if len(text) >= SHORTEST or text.isdigit():
+            words = text.casefold()
             groups = await asyncio.gather(_pages(words, person), _clusters(words, person), _records(words, person))
             hits = [hit for group in groups for hit in group]
         if len(hits) == 1:
             return RedirectResponse(hits[0].link, status_code=303, headers=HEADERS)
-        return await console.show(request, person, "search.html", wanted=wanted, hits=hits)
+        return await console.show(request, person, "search.html", text=text, hits=hits)
 
     async def _pages(words: str, person: Person) -> list[Hit]:
         return [

@@ -302,7 +302,7 @@ class BackupServer:
 
         One that cannot be read does not hide the others.
         """
-        found = FoundBackups()
+        listing = FoundBackups()
         if store is not None:
             stores = [await self.require_datastore(store, shows)]
         else:
@@ -311,24 +311,24 @@ class BackupServer:
         listed = await asyncio.gather(*(_read_or_explain(self.namespaces(root.store)) for root in roots))
         for root, names in zip(roots, listed, strict=True):
             if isinstance(names, Problem):
-                found.not_read[str(root)] = names
+                listing.not_read[str(root)] = names
             else:
-                found.places += [place for name in names if shows(place := replace(root, namespace=name))]
+                listing.places += [place for name in names if shows(place := replace(root, namespace=name))]
         if namespace is not None:
-            names = sorted({place.namespace for place in found.places} - {""})
-            found.places = [place for place in found.places if place.namespace == namespace]
-            if not found.places and not found.not_read:
+            names = sorted({place.namespace for place in listing.places} - {""})
+            listing.places = [place for place in listing.places if place.namespace == namespace]
+            if not listing.places and not listing.not_read:
                 raise NotFound(
                     f"There is no namespace {namespace!r} in {', '.join(stores)} of {self.name}",
                     next_step=f"The namespaces are {', '.join(names)}" if names else "There is only the root",
                 )
-        reads = [partial(_read_or_explain, self.backups_in(place, group)) for place in found.places]
+        reads = [partial(_read_or_explain, self.backups_in(place, group)) for place in listing.places]
         parts = await gather_bounded(READS_AT_ONCE, reads)
-        for place, part in zip(found.places, parts, strict=True):
+        for place, part in zip(listing.places, parts, strict=True):
             if isinstance(part, Problem):
-                found.not_read[str(place)] = part
-        found.backups = _newest_first([part for part in parts if not isinstance(part, Problem)])
-        return found
+                listing.not_read[str(place)] = part
+        listing.backups = _newest_first([part for part in parts if not isinstance(part, Problem)])
+        return listing
 
     async def open_datastores(self) -> list[str]:
         """Those that are not offline for maintenance."""

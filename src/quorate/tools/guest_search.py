@@ -79,12 +79,12 @@ async def _read_config(guest: Guest) -> Any:
 async def _matching(pve: Cluster, guests: list[Configured], text: str) -> list[Configured]:
     network = _network_of(text)
     if network is None:
-        found = [Configured(guest.row, guest.config, _match_devices(guest.config, text)) for guest in guests]
+        searched = [Configured(guest.row, guest.config, _match_devices(guest.config, text)) for guest in guests]
     else:
         finder = AddressFinder(pve)
         reads = [partial(_match_addresses, pve, finder, guest, network) for guest in guests]
-        found = await gather_bounded(READS_AT_ONCE, reads)
-    return [guest for guest in found if guest.matches]
+        searched = await gather_bounded(READS_AT_ONCE, reads)
+    return [guest for guest in searched if guest.matches]
 
 
 def _network_of(text: str) -> Network | None:

@@ -186,8 +186,8 @@ def merge_environment(stored: str, changes: Mapping[str, Any] | str) -> str:
     if isinstance(changes, str):
         return "\0".join((_by_name(stored) | _by_name(changes)).values())
     kept = {name: pair for name, pair in _by_name(stored).items() if changes.get(name, "") is not None}
-    given = environment({name: value for name, value in changes.items() if value is not None}) if changes else ""
-    return "\0".join((kept | _by_name(given)).values())
+    new = environment({name: value for name, value in changes.items() if value is not None}) if changes else ""
+    return "\0".join((kept | _by_name(new)).values())
 
 
 def _plain(name: Any, value: Any) -> str:

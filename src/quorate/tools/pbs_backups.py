@@ -137,25 +137,25 @@ async def pbs_backup_get(
     reference = Group.parse(backup)
     chosen, place = await choose_namespace(homelab, server, datastore, namespace)
     await require_visible(homelab, place, reference)
-    found = await chosen.find_backup(place.store, place.namespace, reference)
-    config = await _read_config(chosen, found)
-    notes = await chosen.get(f"{place.path}/notes", **place.params, **found.group.params)
+    stored = await chosen.find_backup(place.store, place.namespace, reference)
+    config = await _read_config(chosen, stored)
+    notes = await chosen.get(f"{place.path}/notes", **place.params, **stored.group.params)
     return {
-        "backup": str(found.group),
+        "backup": str(stored.group),
         "server": chosen.name,
         "datastore": place.store,
         **({"namespace": place.namespace} if place.namespace else {}),
-        "made": moment(found.time),
-        "age": duration(max(0.0, chosen.clock.time() - found.time)),
-        **({"size": size(found.size)} if found.size is not None else {"state": "in progress"}),
-        "owner": found.owner,
-        "protected": found.protected,
-        "verified": verification_of(found),
-        **({"verified_by": found.verified_by} if found.verified_by else {}),
-        "encryption": {"encrypt": "encrypted", "sign-only": "signed, not encrypted"}.get(found.crypt_mode, "none"),
-        **({"key": found.key} if found.key else {}),
+        "made": moment(stored.time),
+        "age": duration(max(0.0, chosen.clock.time() - stored.time)),
+        **({"size": size(stored.size)} if stored.size is not None else {"state": "in progress"}),
+        "owner": stored.owner,
+        "protected": stored.protected,
+        "verified": verification_of(stored),
+        **({"verified_by": stored.verified_by} if stored.verified_by else {}),
+        "encryption": {"encrypt": "encrypted", "sign-only": "signed, not encrypted"}.get(stored.crypt_mode, "none"),
+        **({"key": stored.key} if stored.key else {}),
         "notes": notes or "",
-        "files": {name: size(count) for name, count in found.files},
+        "files": {name: size(count) for name, count in stored.files},
         **config,
     }
 

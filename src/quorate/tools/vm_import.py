@@ -197,7 +197,7 @@ async def _find(library: Library, node: str, source: str) -> File:
 async def _read(pve: Cluster, node: str, file: File) -> _Appliance:
     storage, _, volume = file.volid.partition(":")
     try:
-        found = await pve.get(f"/nodes/{node}/storage/{storage}/import-metadata", volume=volume)
+        metadata = await pve.get(f"/nodes/{node}/storage/{storage}/import-metadata", volume=volume)
     except (PermissionMissing, NotFound):
         raise
     except Problem as problem:
@@ -206,18 +206,18 @@ async def _read(pve: Cluster, node: str, file: File) -> _Appliance:
             why=problem.what,
             next_step=see("See what else is stored", tools.volume_list(storage=storage, content="import")),
         ) from None
-    disks = found.get("disks") or {}
-    networks: Mapping[str, Any] = found.get("net") or {}
+    disks = metadata.get("disks") or {}
+    networks: Mapping[str, Any] = metadata.get("net") or {}
     return _Appliance(
         file.volid,
-        dict(found.get("create-args") or {}),
+        dict(metadata.get("create-args") or {}),
         {slot: named_disk(disk) for slot, disk in sorted(disks.items()) if slot != _EFI},
-        uefi=_EFI in disks or (found.get("create-args") or {}).get("bios") == "ovmf",
+        uefi=_EFI in disks or (metadata.get("create-args") or {}).get("bios") == "ovmf",
         networks=[
             {part: str(value) for part, value in networks[key].items() if part in _CARD_PARTS}
             for key in sorted(networks)
         ],
-        warnings=[_describe(warning) for warning in found.get("warnings") or ()],
+        warnings=[_describe(warning) for warning in metadata.get("warnings") or ()],
     )
 
 
@@ -277,10 +277,10 @@ async def _settings(pve: Cluster, request: _Request, appliance: _Appliance) -> d
     """The options of the appliance, with those of the caller in their place."""
     if not appliance.disks:
         raise BadArgument(f"{appliance.volid} has no disk that PVE can import")
-    given = {**(request.options or {})}
+    options = {**(request.options or {})}
     named = {"cpu": CPU, "memory": 2048, **appliance.settings, **request.overrides}
-    named = {key: value for key, value in named.items() if key not in given}
-    settings = await creation_settings(pve, named, given, is_vm=True)
+    named = {key: value for key, value in named.items() if key not in options}
+    settings = await creation_settings(pve, named, options, is_vm=True)
     if settings.get("name"):
         check_name(str(settings["name"]))
     return settings

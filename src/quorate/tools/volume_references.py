@@ -119,12 +119,12 @@ async def find_vmids_elsewhere(
     """For each storage that other clusters use as well, the vmids of their guests; None if not all are known."""
     search = _Search(cluster.original, ())
     await search.read_places()
-    found: dict[str, frozenset[int] | None] = {}
+    vmids_by_storage: dict[str, frozenset[int] | None] = {}
     for other in others:
         for storage, vmids in (await search.vmids_of(other.original, storages)).items():
-            known = found.get(storage, frozenset())
-            found[storage] = None if vmids is None or known is None else known | vmids
-    return found
+            known = vmids_by_storage.get(storage, frozenset())
+            vmids_by_storage[storage] = None if vmids is None or known is None else known | vmids
+    return vmids_by_storage
 
 
 @dataclass(slots=True)
