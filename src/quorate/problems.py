@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
@@ -242,6 +243,15 @@ async def catch_problem(work: Awaitable[Result]) -> Result | Problem:
         return await work
     except Problem as problem:
         return problem
+
+
+async def answer_within(seconds: float, name: str, work: Awaitable[Result]) -> Result | Problem:
+    """The answer of one of several that are asked side by side; a Problem if it fails or is silent for so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await catch_problem(work)
+    except TimeoutError:
+        return TimedOut(f"{name} did not answer within {seconds:g} s")
 
 
 def _to_sentence(text: str | Sentence) -> Sentence:

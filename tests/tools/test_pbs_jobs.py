@@ -227,6 +227,7 @@ async def test_a_prune_of_one_backup_is_refused_because_it_would_prune_all_of_th
         ("/admin/prune/old/run", {}, keep_less),
         ("/admin/prune/old/run", {}, add_newer),
         ("/admin/sync/mirror/run", {}, mirror_another),
+        ("/admin/sync/mirror/run", {}, lose_at_source),
         ("/admin/datastore/store1/prune-datastore", {"keep-last": 1}, add_newer),
         ("/admin/datastore/store1/prune", {"backup-type": "vm", "backup-id": "100", "keep-last": 1}, add_newer),
     ],

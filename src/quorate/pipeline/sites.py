@@ -29,7 +29,7 @@ from quorate.operations.registry import (
 )
 from quorate.pipeline.caller import Caller, Gate, wider_token
 from quorate.pipeline.policy import NO_RULES, Meter, Rulebook, matches
-from quorate.problems import BadArgument, GuestNotFound, NotConfigured, NotFound, Problem, TimedOut
+from quorate.problems import BadArgument, GuestNotFound, NotConfigured, NotFound, Problem, answer_within
 from quorate.pve.cluster import Cluster
 from quorate.pve.inventory import Resource
 from quorate.pve.lookup import guests_in, names_guests
@@ -363,21 +363,10 @@ async def _ask_each(
     sites: Sequence[Site], ask: Callable[[Site], Awaitable[Any]]
 ) -> tuple[dict[str, Any], dict[str, Problem]]:
     """The answers of the clusters, and the problems of those that failed or timed out."""
-    answers = await asyncio.gather(*(_ask_within_limit(site, ask) for site in sites))
+    answers = await asyncio.gather(*(answer_within(SECONDS, site.name, ask(site)) for site in sites))
     by_site = {site.name: answer for site, answer in zip(sites, answers, strict=True)}
     problems = {name: answer for name, answer in by_site.items() if isinstance(answer, Problem)}
     return {name: answer for name, answer in by_site.items() if name not in problems}, problems
-
-
-async def _ask_within_limit(site: Site, ask: Callable[[Site], Awaitable[Any]]) -> Any:
-    """The answer or the problem of one cluster, within the time limit."""
-    try:
-        async with asyncio.timeout(SECONDS):
-            return await ask(site)
-    except Problem as problem:
-        return problem
-    except TimeoutError:
-        return TimedOut(f"{site.name} did not answer within {SECONDS:g} s")
 
 
 # -- reading all of them -----------------------------------------------------------------------------------------------

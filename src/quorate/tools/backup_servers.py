@@ -17,7 +17,7 @@ from quorate.operations.registry import Risk
 from quorate.pbs.client import BackupTask, conflict_advice
 from quorate.pbs.server import Backup, BackupNamespace, BackupServer, Group, Shows, explain_no_server, find_server
 from quorate.pbs.tasks import TaskSubject
-from quorate.problems import Problem, TaskFailed, TimedOut
+from quorate.problems import Problem, TaskFailed, answer_within
 from quorate.pve.cluster import Cluster
 from quorate.pve.lookup import Reference
 from quorate.pve.targets import BACKUP, DATASTORE, Subject
@@ -50,7 +50,7 @@ async def ask_servers(
     if not homelab.backup_servers:
         raise explain_no_server()
     servers = [find_server(homelab.backup_servers, name)] if name else list(homelab.backup_servers)
-    results = await asyncio.gather(*(_ask_within_limit(server, ask) for server in servers))
+    results = await asyncio.gather(*(answer_within(SERVER_SECONDS, server.name, ask(server)) for server in servers))
     answers: dict[str, Answer] = {}
     problems: dict[str, Problem] = {}
     for server, result in zip(servers, results, strict=True):
@@ -61,16 +61,6 @@ async def ask_servers(
     if not answers:
         raise next(iter(problems.values()))
     return answers, {server: str(problem) for server, problem in problems.items()}
-
-
-async def _ask_within_limit(server: BackupServer, ask: Callable[[BackupServer], Awaitable[Answer]]) -> Answer | Problem:
-    try:
-        async with asyncio.timeout(SERVER_SECONDS):
-            return await ask(server)
-    except Problem as problem:
-        return problem
-    except TimeoutError:
-        return TimedOut(f"{server.name} did not answer within {SERVER_SECONDS:g} s")
 
 
 async def group_of_guest(homelab: Homelab, ref: int | str) -> list[Group]:

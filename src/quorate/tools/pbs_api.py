@@ -23,7 +23,7 @@ from quorate.pve.wire import Text, encode
 from quorate.suggestions import suggest
 from quorate.tools.api import bound_response, cut, objection
 from quorate.tools.backup_servers import Server, server_action
-from quorate.tools.pbs_jobs import content_of_job
+from quorate.tools.pbs_jobs import content_of_job, find_removals
 from quorate.tools.pbs_maintenance import CHANGED, targets_below
 
 _REASONS: Final = (
@@ -200,14 +200,14 @@ async def _plan(
 
 
 async def _read_state(server: BackupServer, store: str, group: Group | None, job: tuple[str, str] | None) -> list[str]:
-    """The backups that a call may remove, in one datastore or all, and the content of the job that it runs."""
-    texts = []
+    """The backups that a call may remove, in one datastore or all; of a job that it runs, its content and removals."""
+    texts: list[str] = []
     if job is not None:
         kind, name = job
         every = {"sync-direction": "all"} if kind == "sync" else {}
         rows = {str(row["id"]): row for row in await server.get(f"/admin/{kind}", **every) or ()}
-        row = rows.get(name, {})
-        texts, store = content_of_job(row), str(row.get("store") or "")
+        if (row := rows.get(name)) is not None:
+            texts, store = [*content_of_job(row), *(await find_removals(server, kind, row)).names], str(row["store"])
     stores = await server.datastores()
     for each in [store] if store in stores else stores:
         for backup in await server.backups(each):

@@ -362,11 +362,11 @@ async def pbs_job_run(
         raise Conflict(f"The job {job} cannot run: {trouble}")
     await _require_visible_source(homelab, chosen, kind, settings)
     danger = _danger_of(kind, settings)
-    removals = await _find_removals(chosen, kind, settings)
+    removals = await find_removals(chosen, kind, settings)
 
     async def check() -> None:
         await _refuse_changed_job(homelab, chosen, kind, settings)
-        if (await _find_removals(chosen, kind, settings)).names != removals.names:
+        if (await find_removals(chosen, kind, settings)).names != removals.names:
             raise Conflict(CHANGED, next_step="The job was not run; call again to see what it would remove")
 
     action = await server_action(
@@ -393,7 +393,7 @@ class Removals:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def _find_removals(server: BackupServer, kind: str, job: Mapping[str, Any]) -> Removals:
+async def find_removals(server: BackupServer, kind: str, job: Mapping[str, Any]) -> Removals:
     namespaces = await namespaces_of_job(server, job) if kind == "prune" or job.get("remove-vanished") else []
     if kind == "prune":
         keeps = {name: int(job[name]) for name in KEEPS if job.get(name)}
