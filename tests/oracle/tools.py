@@ -208,6 +208,7 @@ class ToolCalls:
             "ip": lambda: pick("dhcp", "10.0.0.7/24"), "bios": lambda: pick("ovmf", "seabios"),
             "content": lambda: pick("iso", "backup", "images"),
             # -- the rest
+            "file": lambda: "/nowhere/restored",  # files of this machine are not the oracle's to write
             "url": names.url, "user": names.user, "userid": names.user,
             "service": lambda: pick("cron", "ssh", "pvestatd", "uptime-kuma"),
             "path": lambda: pick("/srv/data", "/etc/hostname", "/vms/301", "/"), "sort": word, "search": word,
