@@ -110,14 +110,16 @@ def overview_routes(console: Console) -> list[tuple[Any, ...]]:
     async def show_health(request: Request, person: Person) -> Response:
         """The checks of one cluster, which take a few requests: the page loads them when it is already shown."""
         where = services.where(request.query_params)
-        await console.clusters.require_answer(person, where.get(CLUSTER))
-        checks, problem = await services.rows_or_problem(person, "cluster_health", **where)
+        checks: list[dict[str, Any]] = []
         backups: dict[str, Any] = {}
-        if services.offers(person, "backup_coverage"):
-            try:
+        problem = ""
+        try:
+            await console.clusters.require_answer(person, where.get(CLUSTER))
+            checks, problem = await services.rows_or_problem(person, "cluster_health", **where)
+            if services.offers(person, "backup_coverage"):
                 backups = dict(await services.facts(person, "backup_coverage", **where, limit=1))
-            except Problem as error:
-                problem = problem or str(error)
+        except Problem as error:  # a part of a page shows it; with an error status it would stay empty
+            problem = problem or str(error)
         return await console.show(
             request, person, "part_health.html", checks=checks, problem=problem, backups=backups, where=where
         )
